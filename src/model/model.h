@@ -1,0 +1,62 @@
+/* A model: configuration, weights, and where they live. Read-only while it runs; several runs may share one. */
+#ifndef HH_MODEL_MODEL_H
+#define HH_MODEL_MODEL_H
+
+#include "model/weights.h"
+
+typedef enum hh_load {
+    HH_LOAD_STORED, /* weights in their stored type, used from the file map wherever possible */
+    HH_LOAD_REAL,   /* all weights as hh_real in one flat block, writable: for training (flat, flat_count are set) */
+} hh_load;
+
+typedef struct hh_model {
+    hh_config config;
+    hh_backend *be;
+    hh_weights w;
+    hh_param *param; /* [n_params] */
+    int64_t n_params;
+    char *path;
+    hh_tensor flat;  /* HH_LOAD_REAL: every parameter, one behind another (64-byte aligned), [flat_count] */
+    double *inv_freq, rope_factor;
+    hh_store *store;
+    hh_arena arena;  /* "model" */
+} hh_model;
+
+/* `path`: a directory or a GGUF file, or "nano" (the shipped model). The backend must outlive the model. */
+hh_code hh_model_open(hh_model **out, hh_backend *be, const char *path, hh_load load, hh_error *err);
+/* A model of configuration c with all parameters zero in one flat block (HH_LOAD_REAL); the caller fills them. */
+hh_code hh_model_create(hh_model **out, hh_backend *be, const hh_config *c, hh_error *err);
+void hh_model_close(hh_model *m);
+/* Writes a checkpoint directory: config.json, model.safetensors (matrices as `dtype`, F32 or BF16; the rest float32), heads in
+ * original order, each file aside and renamed; copies tokenizer files from `tokenizer_from` (a checkpoint path, NULL: none). */
+hh_code hh_model_save(const hh_model *m, const char *dir, hh_dtype dtype, const char *tokenizer_from, hh_error *err);
+
+/* Gradients or moments: the same structure over a flat block of the same layout. */
+typedef struct hh_gradients {
+    hh_weights w;
+    hh_tensor flat;
+    hh_arena arena;
+} hh_gradients;
+hh_code hh_gradients_new(hh_gradients **out, const hh_model *m, hh_error *err); /* zeroed */
+void hh_gradients_free(hh_gradients *g, hh_backend *be);
+
+/* What a session keeps of one sequence: KV of the kept heads, GDN states, convolution tails, at one exact position. */
+typedef struct hh_cache {
+    int64_t length;   /* tokens seen; the next token stands at this position */
+    int64_t capacity; /* tokens that fit in k and v */
+    int64_t n_layers;
+    struct hh_layer_cache {
+        hh_tensor k, v;    /* [capacity, n_kv, D] */
+        hh_tensor state;   /* [n_gdn, D, D] hh_real */
+        hh_tensor tail[3]; /* [3, n_gdn * D] */
+    } *layer;
+    hh_arena arena;        /* "run" */
+} hh_cache;
+/* kv_dtype: HH_DTYPE_REAL, F32, BF16. */
+size_t hh_cache_bytes(const hh_config *c, int64_t capacity, hh_dtype kv_dtype);
+hh_code hh_cache_new(hh_cache **out, const hh_model *m, int64_t capacity, hh_dtype kv_dtype, hh_error *err);
+void hh_cache_reset(hh_cache *cache);                         /* to position 0: states and tails zero */
+void hh_cache_copy(hh_cache *dst, const hh_cache *src);       /* same model, dst->capacity >= src->length */
+void hh_cache_free(hh_cache *cache, hh_backend *be);
+
+#endif

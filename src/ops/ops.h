@@ -1,0 +1,74 @@
+/* The op table: every operation the model is made of, forward and backward.
+ *
+ * One op = one header <op>.h with its equations and arguments, one <op>.c with the reference in hh_real, and where it is
+ * hot a fast kernel in simd/ (compiled once for each instruction set) and later a .cu. ops.def lists the table's slots;
+ * backends fill it. Conventions, for all ops:
+ *
+ * - Activations are HH_DTYPE_REAL tensors, rows are tokens, rows may be strided. Weights may be of any stored type where
+ *   said so. Outputs never overlap inputs unless the op says "in place".
+ * - A gradient `da` of an input is ADDED to what da holds when `accumulate` is said in the op's name or comment, and
+ *   overwritten otherwise. Weight gradients (dw, dbias, dgamma, ...) are always accumulated.
+ * - An absent optional tensor has data NULL (HH_NONE).
+ * - Shapes are asserted: a wrong one is a bug of the caller. Ops cannot fail; they allocate nothing but scratch.
+ * - Sums are taken in a fixed order: a run repeats bit for bit with the same number of threads.
+ */
+#ifndef HH_OPS_OPS_H
+#define HH_OPS_OPS_H
+
+#include "tensor/backend.h"
+#include "tensor/tensor.h"
+
+#define HH_NONE ((hh_tensor){0})
+
+/* Rows [lo, hi) of the token dimension are one sequence (or a piece of one); row lo stands at position `pos`. */
+typedef struct hh_span {
+    int64_t lo, hi;
+    int64_t pos;
+} hh_span;
+
+/* Keys and values of one span, from position 0 to at least pos + (hi - lo): [n, G, D], of type HH_DTYPE_REAL, F32, BF16
+ * or Q8_0 (a cache), or views of the projections themselves when pos is 0 (training). */
+typedef struct hh_kv {
+    hh_tensor k, v;
+} hh_kv;
+
+/* A weight matrix [N, K] in row blocks, each of any stored type; part p gives output columns [sum of earlier N, ...).
+ * Blocks that lie one behind another in memory are merged at load, so that trained and device weights are one product. */
+typedef struct hh_part {
+    hh_tensor w;    /* [n, K] */
+    hh_tensor bias; /* [n] hh_real or HH_NONE */
+} hh_part;
+
+#define HH_MAX_PARTS 16
+typedef struct hh_linear {
+    int n_parts;
+    int64_t n, k; /* all rows, columns */
+    hh_part part[HH_MAX_PARTS];
+} hh_linear;
+
+typedef enum hh_gdn_mode { HH_GDN_CHUNKED, HH_GDN_RECURRENT } hh_gdn_mode;
+
+#define HH_GDN_CHUNK 64 /* tokens in a chunk; K of MODEL.md */
+
+#define HH_OP(name, ...) typedef void hh_##name##_fn(hh_backend *be, __VA_ARGS__);
+#include "ops/ops.def"
+#undef HH_OP
+
+struct hh_ops {
+#define HH_OP(name, ...) hh_##name##_fn *name;
+#include "ops/ops.def"
+#undef HH_OP
+};
+
+/* The reference implementations, complete: <name>_reference for every slot. */
+#define HH_OP(name, ...) hh_##name##_fn hh_##name##_reference;
+#include "ops/ops.def"
+#undef HH_OP
+
+extern const hh_ops hh_ops_reference;
+
+/* Opens the CPU backend: n_threads <= 0 takes all processors; isa NULL chooses the best this processor has, else
+ * "reference", "avx2", "avx512". HH_EUNSUPPORTED when this processor or build lacks it. */
+hh_code hh_cpu_open(hh_backend **out, int n_threads, hh_precision precision, const char *isa, hh_error *err);
+
+#endif

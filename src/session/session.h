@@ -1,0 +1,39 @@
+/* A session: one sequence of tokens over a model, at one exact position; prefill in chunks of any size, decode, sampling. */
+#ifndef HH_SESSION_SESSION_H
+#define HH_SESSION_SESSION_H
+
+#include "base/rng.h"
+#include "model/forward.h"
+
+typedef struct hh_session hh_session;
+
+typedef struct hh_session_options {
+    int64_t context;     /* tokens the caches hold */
+    int64_t chunk;       /* tokens of one prefill pass; 0: 512 */
+    hh_dtype kv_dtype;   /* F32 or BF16 */
+} hh_session_options;
+
+size_t hh_session_bytes(const hh_config *c, const hh_session_options *o);
+hh_code hh_session_new(hh_session **out, const hh_model *m, const hh_session_options *o, hh_error *err);
+void hh_session_free(hh_session *s);
+void hh_session_reset(hh_session *s);
+int64_t hh_session_position(const hh_session *s);
+/* Appends tokens; afterwards hh_session_logits is the distribution of the next one, [V] hh_real. HH_EINVAL when the context is full
+ * (both numbers), HH_ECANCELLED when interrupted. */
+hh_code hh_session_eval(hh_session *s, const int32_t *ids, int64_t n, hh_error *err);
+const hh_real *hh_session_logits(const hh_session *s);
+
+typedef struct hh_sampling {
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: off */
+    double top_p;       /* 1: off */
+    double min_p;       /* 0: off */
+} hh_sampling;
+int32_t hh_sample(const hh_real *logits, int64_t vocab, const hh_sampling *s, hh_rng *rng);
+
+/* Called for every new token; returning false stops. */
+typedef bool hh_token_fn(void *context, int32_t id);
+/* Generates up to max_new tokens; stops after (not before) an end id; end ids are not handed to `on_token`. *n_new counts tokens made. */
+hh_code hh_session_generate(hh_session *s, int64_t max_new, const int32_t *end_ids, int64_t n_end, const hh_sampling *sampling, hh_rng *rng,
+                            hh_token_fn *on_token, void *context, int64_t *n_new, hh_error *err);
+#endif
