@@ -38,6 +38,8 @@ endif
 # Instruction sets of src/ops/simd/: name and flags.
 ifeq ($(ARCH),x86_64)
 ISAS := avx2 avx512
+else ifeq ($(ARCH),aarch64)
+ISAS := neon
 endif
 ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2 -mprefer-vector-width=512
@@ -76,7 +78,7 @@ $(BUILD)/dbl/%.o: src/%.c
 define isa_rule
 $(BUILD)/obj/$(1)/%.o: src/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(ALL_CFLAGS) -O3 $$(ISA_$(1)) -DHH_ISA=$(1) -c $$< -o $$@
+	$$(CC) $$(ALL_CFLAGS) -O3 -ffp-contract=fast $$(ISA_$(1)) -DHH_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 $(BUILD)/obj/ops/cpu.o: CFLAGS += $(foreach i,$(ISAS),-DHH_HAVE_$(i))
