@@ -2,6 +2,10 @@
  *
  * Tasks: niah_single_1..3, niah_multikey_1..3, niah_multivalue, niah_multiquery; settings of NVIDIA/RULER's synthetic.yaml. Noise and
  * needle haystacks are byte-equal to the generator of NVIDIA/RULER for the same seed; essays are replaced by a haystack text that the caller gives.
+ * Where RULER's own generator finds no size that fits (it never ends there: essays below about 700 tokens), haystacks grow by single
+ * units and only the answer's own tokens and a few more are reserved for generation, so that short native lengths can be measured.
+ * niah_book is an addition: niah_single_2 with keys of two held-out words of the haystack ("harbour-lantern") and held-out
+ * values, for models whose world is book text and whose training saw needle documents (data/needle_docs.h).
  */
 #ifndef HH_DATA_NEEDLE_H
 #define HH_DATA_NEEDLE_H
@@ -9,7 +13,7 @@
 
 typedef enum hh_needle_task {
     HH_NIAH_SINGLE_1, HH_NIAH_SINGLE_2, HH_NIAH_SINGLE_3, HH_NIAH_MULTIKEY_1, HH_NIAH_MULTIKEY_2, HH_NIAH_MULTIKEY_3,
-    HH_NIAH_MULTIVALUE, HH_NIAH_MULTIQUERY, HH_NEEDLE_TASKS
+    HH_NIAH_MULTIVALUE, HH_NIAH_MULTIQUERY, HH_NIAH_BOOK, HH_NEEDLE_TASKS
 } hh_needle_task;
 const char *hh_needle_task_name(hh_needle_task t); /* "niah_single_1", ... */
 bool hh_needle_task_parse(const char *name, hh_needle_task *out);
@@ -20,7 +24,7 @@ typedef struct hh_needle_sample {
     int n_answers;
     double depth;        /* of the first asked needle, 0..1 of the haystack */
     int64_t n_tokens;    /* of the prompt */
-    int64_t max_new;     /* tokens RULER lets the model generate */
+    int64_t max_new;     /* tokens RULER lets the model generate: 128 (fewer at lengths that are too short for RULER) */
 } hh_needle_sample;
 void hh_needle_sample_release(hh_needle_sample *s);
 
@@ -46,4 +50,7 @@ typedef enum hh_corruption { HH_CORRUPT_VALUE, HH_CORRUPT_KEY } hh_corruption;
 hh_code hh_pair_from_needles(hh_needles *n, hh_corruption c, hh_pair *out, hh_error *err);
 /* A user's JSONL file: one object a line, "prompt", "corrupt", "answer", "wrong" (may be absent: scored by log-probability). The error names file and line. */
 hh_code hh_pairs_read(const char *path, const hh_tokenizer *t, hh_pair **out, int64_t *n, hh_error *err);
+/* The same from bytes (the fuzz target's entry). */
+hh_code hh_pairs_parse(const char *path, const char *bytes, size_t size, const hh_tokenizer *t, hh_pair **out, int64_t *n, hh_error *err);
+void hh_pairs_free(hh_pair *pairs, int64_t n);
 #endif
