@@ -29,6 +29,7 @@ bool hh_file_exists(const char *path);
 bool hh_is_directory(const char *path);
 char *hh_path_join(const char *dir, const char *name); /* owned by the caller */
 
-uint64_t hh_hash64(const void *data, size_t size, uint64_t seed); /* a fast checksum, not cryptographic (FNV-like on 8 bytes, xxhash64) */
+uint64_t hh_hash64(const void *data, size_t size,
+                   uint64_t seed); /* a fast checksum, not cryptographic (FNV-like on 8 bytes, xxhash64) */
 
 #endif

@@ -11,11 +11,17 @@
 
 static atomic_int guard_depth;
 
-void hh_guard_begin(void) { atomic_fetch_add(&guard_depth, 1); }
+void hh_guard_begin(void) {
+    atomic_fetch_add(&guard_depth, 1);
+}
 
-void hh_guard_end(void) { HH_ASSERT(atomic_fetch_sub(&guard_depth, 1) > 0); }
+void hh_guard_end(void) {
+    HH_ASSERT(atomic_fetch_sub(&guard_depth, 1) > 0);
+}
 
-static void check_guard(void) { HH_ASSERT(atomic_load(&guard_depth) == 0 && "allocation in a guarded section"); }
+static void check_guard(void) {
+    HH_ASSERT(atomic_load(&guard_depth) == 0 && "allocation in a guarded section");
+}
 
 static void *or_die(void *p, size_t bytes) {
     if (p) return p;
@@ -33,7 +39,9 @@ void *hh_realloc(void *old, size_t bytes) {
     return or_die(realloc(old, bytes ? bytes : 1), bytes);
 }
 
-void hh_free(void *p) { free(p); }
+void hh_free(void *p) {
+    free(p);
+}
 
 char *hh_strdup(const char *s) {
     size_t n = strlen(s) + 1;
@@ -53,9 +61,13 @@ char *hh_sprintf(const char *format, ...) {
     return s;
 }
 
-bool hh_mul_overflows(size_t a, size_t b, size_t *out) { return __builtin_mul_overflow(a, b, out); }
+bool hh_mul_overflows(size_t a, size_t b, size_t *out) {
+    return __builtin_mul_overflow(a, b, out);
+}
 
-bool hh_add_overflows(size_t a, size_t b, size_t *out) { return __builtin_add_overflow(a, b, out); }
+bool hh_add_overflows(size_t a, size_t b, size_t *out) {
+    return __builtin_add_overflow(a, b, out);
+}
 
 hh_code hh_alloc_checked(void **out, size_t count, size_t size, const char *what, hh_error *err) {
     check_guard();
@@ -68,7 +80,9 @@ hh_code hh_alloc_checked(void **out, size_t count, size_t size, const char *what
     return HH_OK;
 }
 
-void hh_arena_init_counting(hh_arena *a, const char *name) { *a = (hh_arena){.name = name}; }
+void hh_arena_init_counting(hh_arena *a, const char *name) {
+    *a = (hh_arena){.name = name};
+}
 
 hh_code hh_arena_init(hh_arena *a, const char *name, size_t size, hh_error *err) {
     check_guard();
@@ -76,8 +90,10 @@ hh_code hh_arena_init(hh_arena *a, const char *name, size_t size, hh_error *err)
     if (!size) size = 4096;
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return hh_fail(err, HH_ENOMEM, "memory for '%s': the system refused %zu bytes (%.2f GiB); a shorter context "
-                       "or a smaller batch needs less, see `hydrahead plan`", name, size, (double)size / (1 << 30));
+        return hh_fail(err, HH_ENOMEM,
+                       "memory for '%s': the system refused %zu bytes (%.2f GiB); a shorter context "
+                       "or a smaller batch needs less, see `hydrahead plan`",
+                       name, size, (double)size / (1 << 30));
 #ifdef MADV_HUGEPAGE
     if (size >= (size_t)4 << 20) madvise(p, size, MADV_HUGEPAGE);
 #endif
@@ -125,7 +141,9 @@ void hh_buf_add(hh_buf *b, const void *bytes, size_t n) {
     b->data[b->len] = 0;
 }
 
-void hh_buf_puts(hh_buf *b, const char *s) { hh_buf_add(b, s, strlen(s)); }
+void hh_buf_puts(hh_buf *b, const char *s) {
+    hh_buf_add(b, s, strlen(s));
+}
 
 void hh_buf_printf(hh_buf *b, const char *format, ...) {
     va_list args;

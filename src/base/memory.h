@@ -18,10 +18,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *hh_alloc(size_t bytes);                     /* zeroed; free with hh_free; bytes may be 0 */
-void *hh_realloc(void *old, size_t bytes);        /* new bytes are not set */
-void hh_free(void *p);                            /* NULL is accepted */
-char *hh_strdup(const char *s);                   /* owned by the caller */
+void *hh_alloc(size_t bytes);                              /* zeroed; free with hh_free; bytes may be 0 */
+void *hh_realloc(void *old, size_t bytes);                 /* new bytes are not set */
+void hh_free(void *p);                                     /* NULL is accepted */
+char *hh_strdup(const char *s);                            /* owned by the caller */
 char *hh_sprintf(const char *format, ...) HH_PRINTF(1, 2); /* owned by the caller */
 
 /* For sizes that a file or a user controls: HH_ENOMEM instead of an abort. Zeroed. `what` names it in the sentence. */

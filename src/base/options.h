@@ -1,6 +1,7 @@
 /* Command-line options as tables. One table feeds parsing, `--help`, the man page and the docs test.
  *
- * A verb's command describes its words; hh_options_parse fills the variables the table points at. Both `--name value` and
+ * A verb's command describes its words; hh_options_parse fills the variables the table points at. Both `--name value`
+ * and
  * `--name=value` are taken; `--` ends options; an unknown option is refused with the nearest known one.
  */
 #ifndef HH_BASE_OPTIONS_H
@@ -23,14 +24,14 @@ typedef struct hh_words {
 } hh_words;
 
 typedef struct hh_option {
-    const char *name;        /* "threads" for --threads; NULL ends the table */
-    char letter;             /* 'o' for -o, or 0 */
+    const char *name; /* "threads" for --threads; NULL ends the table */
+    char letter;      /* 'o' for -o, or 0 */
     hh_option_kind kind;
-    void *value;             /* its initial content is the default and is printed by --help */
-    const char *argument;    /* "N", "FILE", ... */
-    const char *help;        /* one sentence */
-    double min, max;         /* INT, FLOAT: both 0: any */
-    const char *choices;     /* CHOICE */
+    void *value;          /* its initial content is the default and is printed by --help */
+    const char *argument; /* "N", "FILE", ... */
+    const char *help;     /* one sentence */
+    double min, max;      /* INT, FLOAT: both 0: any */
+    const char *choices;  /* CHOICE */
 } hh_option;
 
 typedef struct hh_command {
@@ -38,17 +39,19 @@ typedef struct hh_command {
     const char *summary;     /* one line for the list of verbs */
     const char *words;       /* "MODEL [MODEL ...]" */
     const char *description; /* paragraphs for --help and the man page */
-    const char *example;     /* command lines, one a line, that work as they stand from the repository's root; the tests run them */
+    const char *
+        example; /* command lines, one a line, that work as they stand from the repository's root; the tests run them */
     const hh_option *options;
     int min_words, max_words; /* max -1: any number */
 } hh_command;
 
-/* Parses argv after the verb. HH_EINVAL with a sentence on bad words. *help is set (and nothing else checked) when --help or -h is there. */
+/* Parses argv after the verb. HH_EINVAL with a sentence on bad words. *help is set (and nothing else checked) when
+ * --help or -h is there. */
 hh_code hh_options_parse(const hh_command *c, int argc, char **argv, hh_words *words, bool *help, hh_error *err);
 void hh_words_release(hh_words *w);
 bool hh_options_given(const hh_command *c, const char *name, int argc, char **argv); /* was --name on the line? */
-void hh_command_help(const hh_command *c, hh_buf *out); /* plain text, 80 columns */
-void hh_command_man(const hh_command *c, hh_buf *out);  /* roff */
+void hh_command_help(const hh_command *c, hh_buf *out);                              /* plain text, 80 columns */
+void hh_command_man(const hh_command *c, hh_buf *out);                               /* roff */
 
 /* "1024,4096" -> numbers; "a,b" -> words. The error names the option. */
 hh_code hh_parse_int_list(const char *option, const char *text, int64_t **out, int64_t *n, hh_error *err);

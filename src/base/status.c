@@ -28,8 +28,8 @@ hh_code hh_fail_in(hh_error *err, const char *format, ...) {
 }
 
 const char *hh_code_name(hh_code code) {
-    static const char *const names[] = {"ok",     "invalid",   "io",       "format", "unsupported",
-                                        "memory", "cancelled", "nonfinite"};
+    static const char *const names[] = {"ok",          "invalid", "io",        "format",
+                                        "unsupported", "memory",  "cancelled", "nonfinite"};
     HH_ASSERT((unsigned)code < sizeof names / sizeof names[0]);
     return names[code];
 }

@@ -1,0 +1,58 @@
+/* Environment variables; see env.h. */
+#include "base/env.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static hh_env env;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* NULL also for a variable that is empty: `NAME= command` switches it off. */
+static const char *read_variable(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+static bool is(const char *value, const char *word) {
+    return value && strcmp(value, word) == 0;
+}
+
+static int64_t parse_count(const char *value) {
+    if (!value) return 0;
+    char *end;
+    long long n = strtoll(value, &end, 10);
+    return *end || n < 0 ? -1 : n;
+}
+
+static void load(void) {
+    const char *check = read_variable("HYDRAHEAD_CHECK");
+    env.check_nan = is(check, "nan");
+    env.check_cpu = is(check, "cpu");
+    env.trace = read_variable("HYDRAHEAD_TRACE");
+    env.isa = read_variable("HYDRAHEAD_ISA");
+    int64_t n = parse_count(read_variable("HYDRAHEAD_FAIL_ALLOC"));
+    env.fail_alloc = n > 0 ? n : 0;
+    env.no_color = read_variable("NO_COLOR") != NULL;
+    env.dumb_terminal = is(read_variable("TERM"), "dumb");
+}
+
+const hh_env *hh_env_get(void) {
+    pthread_once(&once, load);
+    return &env;
+}
+
+hh_code hh_env_check(hh_error *err) {
+    const char *check = read_variable("HYDRAHEAD_CHECK");
+    if (check && !is(check, "nan") && !is(check, "cpu"))
+        return hh_fail(err, HH_EINVAL, "HYDRAHEAD_CHECK=%s: it may be nan or cpu", check);
+    const char *fail_alloc = read_variable("HYDRAHEAD_FAIL_ALLOC");
+    if (parse_count(fail_alloc) < 0)
+        return hh_fail(err, HH_EINVAL, "HYDRAHEAD_FAIL_ALLOC=%s: a count is needed", fail_alloc);
+    return HH_OK;
+}
+
+bool hh_color_wanted(int fd) {
+    return isatty(fd) && !hh_env_get()->no_color && !hh_env_get()->dumb_terminal;
+}

@@ -1,0 +1,33 @@
+/* Environment variables: the only place that reads them, once, when first asked.
+ *
+ *   HYDRAHEAD_CHECK=nan|cpu      nan: every op's output is looked through for NaN and infinities; cpu: every op runs
+ * twice, here and in its reference, and the first difference stops the program HYDRAHEAD_TRACE=FILE         a Chrome
+ * trace of every op HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512" instead of the best this
+ * processor has HYDRAHEAD_FAIL_ALLOC=N       builds with HOSTILE=1 only: the Nth allocation that may fail does, and
+ * every later one NO_COLOR                     set and not empty: no colours (https://no-color.org); TERM=dumb: nothing
+ * is redrawn either
+ */
+#ifndef HH_BASE_ENV_H
+#define HH_BASE_ENV_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct hh_env {
+    bool check_nan, check_cpu;
+    const char *trace;  /* NULL: none */
+    const char *isa;    /* NULL: the best there is */
+    int64_t fail_alloc; /* 0: never */
+    bool no_color, dumb_terminal;
+} hh_env;
+
+/* Values that make no sense are ignored here; hh_env_check is for saying so. */
+const hh_env *hh_env_get(void);
+/* HH_EINVAL with a sentence when a variable's value is not one of the above; cli/ asks before anything else. */
+hh_code hh_env_check(hh_error *err);
+/* Are colours wanted on this file descriptor (a terminal, and nobody said no)? */
+bool hh_color_wanted(int fd);
+
+#endif

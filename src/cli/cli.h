@@ -1,0 +1,81 @@
+/* What every verb shares: the shape of a verb, the options all have, the exit code, the backend.
+ *
+ * A verb is int hh_cmd_<verb>(int argc, char **argv) in cmd_<verb>.c, given the words behind the verb, and listed in
+ * verbs.def. It begins like this:
+ *
+ *     static hh_cli_common common = HH_CLI_COMMON_INIT;
+ *     static const hh_option options[] = {{...}, HH_CLI_COMMON_OPTIONS(common), {0}};
+ *     static const hh_command command = {.verb = "probe", ..., .options = options, .min_words = 1, .max_words = 1};
+ *
+ *     int hh_cmd_probe(int argc, char **argv) {
+ *         hh_words words;
+ *         int code;
+ *         if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
+ */
+#ifndef HH_CLI_CLI_H
+#define HH_CLI_CLI_H
+
+#include "base/options.h"
+
+typedef struct hh_backend hh_backend;
+
+#define HH_VERSION "0.1.0"
+
+typedef int hh_verb_fn(int argc, char **argv);
+
+#define HH_VERB(name) hh_verb_fn hh_cmd_##name;
+#include "cli/verbs.def"
+#undef HH_VERB
+
+typedef struct hh_cli_common {
+    int64_t threads; /* 0: all processors */
+    const char *dtype;
+    int64_t seed;
+    bool quiet;
+} hh_cli_common;
+
+#define HH_CLI_COMMON_INIT                                                                                             \
+    { .dtype = "auto" }
+
+/* Entries of an option table for `static hh_cli_common c`. */
+#define HH_CLI_COMMON_OPTIONS(c)                                                                                       \
+    {.name = "threads",                                                                                                \
+     .letter = 't',                                                                                                    \
+     .kind = HH_OPTION_INT,                                                                                            \
+     .value = &(c).threads,                                                                                            \
+     .argument = "N",                                                                                                  \
+     .max = 4096,                                                                                                      \
+     .help = "CPU threads; 0 is all processors"},                                                                      \
+        {.name = "dtype",                                                                                              \
+         .kind = HH_OPTION_CHOICE,                                                                                     \
+         .value = &(c).dtype,                                                                                          \
+         .choices = "auto|f32",                                                                                        \
+         .help = "precision of matrix products: auto uses bfloat16 operands where the processor is faster at it"},     \
+        {.name = "seed",                                                                                               \
+         .kind = HH_OPTION_INT,                                                                                        \
+         .value = &(c).seed,                                                                                           \
+         .argument = "N",                                                                                              \
+         .max = 9e15,                                                                                                  \
+         .help = "seed of everything random; the same seed gives the same result"},                                    \
+    {                                                                                                                  \
+        .name = "quiet", .letter = 'q', .kind = HH_OPTION_FLAG, .value = &(c).quiet, .help = "no progress lines"       \
+    }
+
+/* The entry of verbs that print results, for `static bool json`. */
+#define HH_CLI_JSON_OPTION(json)                                                                                       \
+    { .name = "json", .kind = HH_OPTION_FLAG, .value = &(json), .help = "print results as JSON" }
+
+/* Parses the words behind the verb and fills the table's variables. false: the verb returns *code at once, for help was
+ * asked for and has been printed, or the words were bad and that has been said. */
+bool hh_cli_parse(const hh_command *c, int argc, char **argv, hh_words *words, int *code);
+
+/* Prints "hydrahead: sentence" on stderr. Returns the exit code: 2 for HH_EINVAL (bad words or numbers), else 1. */
+int hh_cli_fail(const hh_error *err);
+
+/* Opens the backend that the common options ask for. */
+hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err);
+
+/* Flushes stdout; exit code 0, or 1 with a sentence when what was printed could not be written (a full disk). */
+int hh_cli_done(void);
+
+#endif
