@@ -56,7 +56,8 @@ CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
 TEST_SRC   := $(sort $(wildcard tests/*/test_*.c))
 DOUBLE_SRC := $(sort $(wildcard tests/*/double_*.c))
 TEST_BIN   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%) $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%)
-SUPPORT    := $(wildcard tests/support/*.c)
+SUPPORT    := $(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c))
+DBL_SUPPORT := $(SUPPORT:$(BUILD)/obj/%=$(BUILD)/dbl/%)
 
 .PHONY: all demo test check bench fuzz install help deps clean models tests
 .DEFAULT_GOAL := all
@@ -94,13 +95,23 @@ $(BUILD)/libhydrahead_double.a: $(DBL_OBJ)
 $(BUILD)/hydrahead: $(CLI_OBJ) $(BUILD)/libhydrahead.a
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+TEST_FLAGS = -Itests -Wno-missing-prototypes
+
+$(BUILD)/obj/tests/support/%.o: tests/support/%.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) -c $< -o $@
+
+$(BUILD)/dbl/tests/support/%.o: tests/support/%.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) -c $< -o $@
+
 $(BUILD)/tests/%: tests/%.c $(SUPPORT) $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -Itests -Wno-missing-prototypes $(LDFLAGS) $< $(SUPPORT) $(BUILD)/libhydrahead.a -lcmocka $(LDLIBS) -o $@
+	$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) $(LDFLAGS) $< $(SUPPORT) $(BUILD)/libhydrahead.a -lcmocka $(LDLIBS) -o $@
 
-$(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%): $(BUILD)/tests/%: tests/%.c $(SUPPORT) $(BUILD)/libhydrahead_double.a
+$(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%): $(BUILD)/tests/%: tests/%.c $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE -Itests -Wno-missing-prototypes $(LDFLAGS) $< $(SUPPORT) $(BUILD)/libhydrahead_double.a -lcmocka $(LDLIBS) -o $@
+	$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) $(LDFLAGS) $< $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a -lcmocka $(LDLIBS) -o $@
 
 tests: all $(TEST_BIN)
 
