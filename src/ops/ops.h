@@ -1,11 +1,11 @@
 /* The op table: every operation the model is made of, forward and backward.
  *
- * One op = one header <op>.h with its equations and arguments, one <op>.c with the reference in hh_real, and where it is
- * hot a fast kernel in simd/ (compiled once for each instruction set) and later a .cu. ops.def lists the table's slots;
- * backends fill it. Conventions, for all ops:
+ * One op = one header <op>.h with its equations and arguments, one <op>.c with the reference in hh_real, and where it
+ * is hot a fast kernel in simd/ (compiled once for each instruction set) and later a .cu. ops.def lists the table's
+ * slots; backends fill it. Conventions, for all ops:
  *
- * - Activations are HH_DTYPE_REAL tensors, rows are tokens, rows may be strided. Weights may be of any stored type where
- *   said so. Outputs never overlap inputs unless the op says "in place".
+ * - Activations are HH_DTYPE_REAL tensors, rows are tokens, rows may be strided. Weights may be of any stored type
+ * where said so. Outputs never overlap inputs unless the op says "in place".
  * - A gradient `da` of an input is ADDED to what da holds when `accumulate` is said in the op's name or comment, and
  *   overwritten otherwise. Weight gradients (dw, dbias, dgamma, ...) are always accumulated.
  * - An absent optional tensor has data NULL (HH_NONE).
@@ -33,7 +33,8 @@ typedef struct hh_kv {
 } hh_kv;
 
 /* A weight matrix [N, K] in row blocks, each of any stored type; part p gives output columns [sum of earlier N, ...).
- * Blocks that lie one behind another in memory are merged at load, so that trained and device weights are one product. */
+ * Blocks that lie one behind another in memory are merged at load, so that trained and device weights are one product.
+ */
 typedef struct hh_part {
     hh_tensor w;    /* [n, K] */
     hh_tensor bias; /* [n] hh_real or HH_NONE */
