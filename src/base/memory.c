@@ -1,4 +1,5 @@
 /* Allocation, arenas and buffers; see memory.h. */
+#include "base/env.h"
 #include "base/memory.h"
 
 #include <limits.h>
@@ -61,6 +62,17 @@ char *hh_sprintf(const char *format, ...) {
     return s;
 }
 
+/* The failing allocator of hostile builds: HYDRAHEAD_FAIL_ALLOC says which allocation is the first to fail. */
+static bool refused(void) {
+#ifdef HH_HOSTILE
+    static atomic_long count;
+    long fail = (long)hh_env_get()->fail_alloc;
+    return fail && atomic_fetch_add(&count, 1) + 1 >= fail;
+#else
+    return false;
+#endif
+}
+
 bool hh_mul_overflows(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }
@@ -75,7 +87,7 @@ hh_code hh_alloc_checked(void **out, size_t count, size_t size, const char *what
     *out = NULL;
     if (hh_mul_overflows(count, size, &bytes))
         return hh_fail(err, HH_ENOMEM, "%s: %zu items of %zu bytes are more than can be addressed", what, count, size);
-    *out = calloc(1, bytes ? bytes : 1);
+    *out = refused() ? NULL : calloc(1, bytes ? bytes : 1);
     if (!*out) return hh_fail(err, HH_ENOMEM, "%s: the system refused %zu bytes", what, bytes);
     return HH_OK;
 }
@@ -86,9 +98,11 @@ void hh_arena_init_counting(hh_arena *a, const char *name) {
 
 hh_code hh_arena_init(hh_arena *a, const char *name, size_t size, hh_error *err) {
     check_guard();
+    size_t wanted = size;
     size = (size + 4095) & ~(size_t)4095;
+    if (size < wanted) size = wanted; /* beyond the address space: left for the system to refuse */
     if (!size) size = 4096;
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = refused() ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return hh_fail(err, HH_ENOMEM,
                        "memory for '%s': the system refused %zu bytes (%.2f GiB); a shorter context "
@@ -96,9 +110,6 @@ hh_code hh_arena_init(hh_arena *a, const char *name, size_t size, hh_error *err)
                        name, size, (double)size / (1 << 30));
 #ifdef MADV_HUGEPAGE
     if (size >= (size_t)4 << 20) madvise(p, size, MADV_HUGEPAGE);
-#endif
-#ifdef HH_HOSTILE
-    memset(p, 0xff, size); /* every float is NaN until somebody writes it */
 #endif
     *a = (hh_arena){.name = name, .base = p, .size = size};
     return HH_OK;
@@ -116,7 +127,11 @@ void *hh_arena_alloc(hh_arena *a, size_t bytes) {
     HH_ASSERT(!a->base || end <= a->size);
     a->used = end;
     if (end > a->peak) a->peak = end;
-    return a->base ? a->base + at : NULL;
+    if (!a->base) return NULL;
+#ifdef HH_HOSTILE
+    memset(a->base + at, 0xff, bytes); /* every float is NaN until somebody writes it */
+#endif
+    return a->base + at;
 }
 
 void hh_arena_reset(hh_arena *a, size_t mark) {

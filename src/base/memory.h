@@ -43,7 +43,8 @@ typedef struct hh_arena {
 #define HH_ARENA_ALIGN 64
 
 void hh_arena_init_counting(hh_arena *a, const char *name);
-/* Reserves `size` bytes (page aligned, huge pages where the system allows, zeroed on first touch). */
+/* Reserves `size` bytes (page aligned, huge pages where the system allows). Nobody may rely on what is in it: zeros on
+ * first touch, NaN in builds with HOSTILE=1. */
 hh_code hh_arena_init(hh_arena *a, const char *name, size_t size, hh_error *err);
 void hh_arena_release(hh_arena *a);
 /* 64-byte aligned. A counting arena returns NULL and counts. A real one that is full is a bug: count first. */

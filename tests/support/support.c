@@ -2,6 +2,8 @@
 #include "support/support.h"
 
 #include <ftw.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,10 @@ void check_refusal(const char *call, hh_code code, hh_code expected, const hh_er
     if (err->code != code) fail_msg("%s: the error's code differs from what was returned: %s", call, err->text);
     for (; *words; words++)
         if (!strstr(err->text, *words)) fail_msg("%s: '%s' is missing in: %s", call, *words, err->text);
+}
+
+void check_near(const char *what, double a, double b, double tolerance) {
+    if (!(fabs(a - b) <= tolerance)) fail_msg("%s is %.17g, expected %.17g within %g", what, a, b, tolerance);
 }
 
 static char folder[200];
@@ -64,6 +70,19 @@ hh_buf read_whole(const char *path) {
     hh_buf b = {0};
     assert_ok(hh_file_read(path, (size_t)1 << 30, &b, &err));
     return b;
+}
+
+bool aborts(void (*call)(void)) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        signal(SIGABRT, SIG_DFL);
+        call();
+        _exit(0);
+    }
+    int status = 0;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
 int have(const char *path) {

@@ -26,6 +26,10 @@
     } while (0)
 void check_refusal(const char *call, hh_code code, hh_code expected, const hh_error *err, const char *const *words);
 
+/* |a - b| <= tolerance, in double; NaN fails. (cmocka compares floats alone.) */
+#define assert_near(a, b, tolerance) check_near(#a, a, b, tolerance)
+void check_near(const char *what, double a, double b, double tolerance);
+
 /* A folder that is there until the program ends; one a program. The text is static. */
 const char *temp_folder(void);
 /* Path of `name` in it, and the same with a file written there; good until the program ends. */
@@ -36,6 +40,10 @@ const char *temp_text(const char *name, const char *text);
 /* A whole file of the repository, for golden data; fails the test when it cannot be read. Release with hh_buf_release.
  */
 hh_buf read_whole(const char *path);
+
+/* Does calling this in a child process end in abort()? For what must stop the program: HH_ASSERT, the allocation guard.
+ */
+bool aborts(void (*call)(void));
 
 /* Is there such a file? A test whose data is not part of the repository says so and skips: `if (!have("x")) skip();` */
 int have(const char *path);
