@@ -34,7 +34,8 @@ void hh_swiglu_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor gate, hh_ten
         }
 }
 
-void hh_swiglu_bwd_reference(hh_backend *be, hh_tensor dgate, hh_tensor dup, hh_tensor dy, hh_tensor gate, hh_tensor up) {
+void hh_swiglu_bwd_reference(hh_backend *be, hh_tensor dgate, hh_tensor dup, hh_tensor dy, hh_tensor gate,
+                             hh_tensor up) {
     (void)be;
     HH_ASSERT(hh_is_real_like(dgate, gate) && hh_is_real_like(dup, gate));
     HH_ASSERT(hh_is_real_like(dy, gate) && hh_is_real_like(up, gate));

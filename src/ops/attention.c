@@ -53,7 +53,8 @@ void hh_attention_fwd_reference(hh_backend *be, hh_tensor o, hh_tensor lse, hh_t
             const hh_real c = (hh_real)hh_attention_scale(D, log_scale_base, position); /* F1 */
             for (int64_t h = 0; h < Hq; h++) {
                 HH_ASSERT(kv_of_q[h] >= 0 && kv_of_q[h] < kv[s].k.dim[1]);
-                const hh_real l = attend(hh_row(o, t) + h * D, hh_row(q, t) + h * D, c, kv[s], kv_of_q[h], position + 1);
+                const hh_real l =
+                    attend(hh_row(o, t) + h * D, hh_row(q, t) + h * D, c, kv[s], kv_of_q[h], position + 1);
                 if (lse.data) hh_row(lse, t)[h] = l;
             }
         }
@@ -65,8 +66,10 @@ void hh_attention_bwd_reference(hh_backend *be, hh_tensor dq, hh_tensor dk, hh_t
                                 int64_t n_spans, const int32_t *kv_of_q, float log_scale_base) {
     (void)be;
     const int64_t T = q.dim[0], Hq = q.dim[1], D = q.dim[2], G = k.dim[1];
-    HH_ASSERT(hh_is_real_heads(q, T, Hq, D) && hh_is_real_like(o, q) && hh_is_real_like(dq, q) && hh_is_real_like(do_, q));
-    HH_ASSERT(hh_is_real_heads(k, T, G, D) && hh_is_real_like(v, k) && hh_is_real_like(dk, k) && hh_is_real_like(dv, k));
+    HH_ASSERT(hh_is_real_heads(q, T, Hq, D) && hh_is_real_like(o, q) && hh_is_real_like(dq, q) &&
+              hh_is_real_like(do_, q));
+    HH_ASSERT(hh_is_real_heads(k, T, G, D) && hh_is_real_like(v, k) && hh_is_real_like(dk, k) &&
+              hh_is_real_like(dv, k));
     HH_ASSERT(hh_is_real_matrix(lse, T, Hq) && hh_are_spans(span, n_spans, T));
     for (int64_t s = 0; s < n_spans; s++) {
         HH_ASSERT(span[s].pos == 0);

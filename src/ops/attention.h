@@ -10,10 +10,10 @@
  *   B3  dq_t = c_t sum_j dz_tj k_j
  *   B4  dk_j = sum_t c_t dz_tj q_t,  dv_j = sum_t p_tj do_t      over the queries of all heads of the group
  *
- * Forward: kv[s] holds span s's keys from position 0 to at least pos + (hi - lo): the cache, in HH_DTYPE_REAL, F32, F16,
- * BF16 or Q8_0, rows strided or not (Q8_0: dense, D a multiple of 32), the span's own keys already in it; or for pos 0
- * views of the projections. Backward: k, v are rows of the batch, spans start at position 0, dq, dk, dv are overwritten
- * (inside spans). Scores are never stored for more than a tile.
+ * Forward: kv[s] holds span s's keys from position 0 to at least pos + (hi - lo): the cache, in HH_DTYPE_REAL, F32,
+ * F16, BF16 or Q8_0, rows strided or not (Q8_0: dense, D a multiple of 32), the span's own keys already in it; or for
+ * pos 0 views of the projections. Backward: k, v are rows of the batch, spans start at position 0, dq, dk, dv are
+ * overwritten (inside spans). Scores are never stored for more than a tile.
  */
 #ifndef HH_OPS_ATTENTION_H
 #define HH_OPS_ATTENTION_H

@@ -1,4 +1,5 @@
-/* The gates of Gated DeltaNet: how much of the state is kept and how strongly a token writes. All [T,h]; A_log, dt_bias [h].
+/* The gates of Gated DeltaNet: how much of the state is kept and how strongly a token writes. All [T,h]; A_log, dt_bias
+ * [h].
  *
  *   F1  g = -exp(A_log) softplus(a + dt_bias)                   log-decay, <= 0
  *   F2  beta = beta_scale sigmoid(b)

@@ -1,5 +1,5 @@
-/* The reference of Gated DeltaNet: the recurrent form token by token, and the walk over spans, heads and chunks that both
- * forms share; see gdn.h. */
+/* The reference of Gated DeltaNet: the recurrent form token by token, and the walk over spans, heads and chunks that
+ * both forms share; see gdn.h. */
 #include "ops/gdn.h"
 #include "ops/gdn_chunk.h"
 #include "ops/shape.h"
@@ -37,7 +37,8 @@ static void recurrent_fwd(hh_real *o, int64_t o_stride, hh_real *S, const hh_gdn
     }
 }
 
-/* One token backwards. before: S' of the token; after: S. dS is that of `after` and becomes that of the state before. */
+/* One token backwards. before: S' of the token; after: S. dS is that of `after` and becomes that of the state before.
+ */
 static void token_bwd(const hh_gdn_piece_grad *d, hh_real *dS, const hh_real *before, const hh_real *after,
                       const hh_real *u, const hh_gdn_piece *x, int64_t i) {
     const int64_t D = x->D;
@@ -72,7 +73,8 @@ static void token_bwd(const hh_gdn_piece_grad *d, hh_real *dS, const hh_real *be
 }
 
 /* The oracle: all states of the chunk are recomputed from S0 and kept in scratch. */
-static void recurrent_bwd(hh_arena *a, const hh_gdn_piece_grad *d, hh_real *dS, const hh_real *S0, const hh_gdn_piece *x) {
+static void recurrent_bwd(hh_arena *a, const hh_gdn_piece_grad *d, hh_real *dS, const hh_real *S0,
+                          const hh_gdn_piece *x) {
     const int64_t n = x->n, D = x->D;
     const size_t mark = a->used, bytes = sizeof(hh_real) * (size_t)(D * D);
     hh_real *states = hh_arena_alloc(a, bytes * (size_t)(n + 1)), *before = hh_arena_alloc(a, bytes);
@@ -95,9 +97,18 @@ static void recurrent_bwd(hh_arena *a, const hh_gdn_piece_grad *d, hh_real *dS, 
 static hh_gdn_piece piece_of(hh_tensor q, hh_tensor k, hh_tensor v, hh_tensor g, hh_tensor beta, int64_t t, int64_t n,
                              int64_t h) {
     const int64_t D = q.dim[2];
-    return (hh_gdn_piece){.n = n, .D = D, .q = hh_row(q, t) + h * D, .k = hh_row(k, t) + h * D, .v = hh_row(v, t) + h * D,
-                          .g = hh_row(g, t) + h, .beta = hh_row(beta, t) + h, .q_stride = q.stride, .k_stride = k.stride,
-                          .v_stride = v.stride, .g_stride = g.stride, .beta_stride = beta.stride};
+    return (hh_gdn_piece){.n = n,
+                          .D = D,
+                          .q = hh_row(q, t) + h * D,
+                          .k = hh_row(k, t) + h * D,
+                          .v = hh_row(v, t) + h * D,
+                          .g = hh_row(g, t) + h,
+                          .beta = hh_row(beta, t) + h,
+                          .q_stride = q.stride,
+                          .k_stride = k.stride,
+                          .v_stride = v.stride,
+                          .g_stride = g.stride,
+                          .beta_stride = beta.stride};
 }
 
 static void check_inputs(hh_tensor q, hh_tensor k, hh_tensor v, hh_tensor g, hh_tensor beta, const hh_span *span,
@@ -158,11 +169,18 @@ void hh_gdn_bwd_reference(hh_backend *be, hh_tensor dq, hh_tensor dk, hh_tensor 
             for (int64_t c = chunks - 1; c >= 0; c--) {
                 const int64_t t = span[s].lo + c * HH_GDN_CHUNK, left = span[s].hi - t;
                 const hh_gdn_piece x = piece_of(q, k, v, g, beta, t, left < HH_GDN_CHUNK ? left : HH_GDN_CHUNK, h);
-                const hh_gdn_piece_grad d = {
-                    .dq = hh_row(dq, t) + h * D, .dk = hh_row(dk, t) + h * D, .dv = hh_row(dv, t) + h * D,
-                    .dg = hh_row(dg, t) + h, .dbeta = hh_row(dbeta, t) + h, .do_ = hh_row(do_, t) + h * D,
-                    .dq_stride = dq.stride, .dk_stride = dk.stride, .dv_stride = dv.stride, .dg_stride = dg.stride,
-                    .dbeta_stride = dbeta.stride, .do_stride = do_.stride};
+                const hh_gdn_piece_grad d = {.dq = hh_row(dq, t) + h * D,
+                                             .dk = hh_row(dk, t) + h * D,
+                                             .dv = hh_row(dv, t) + h * D,
+                                             .dg = hh_row(dg, t) + h,
+                                             .dbeta = hh_row(dbeta, t) + h,
+                                             .do_ = hh_row(do_, t) + h * D,
+                                             .dq_stride = dq.stride,
+                                             .dk_stride = dk.stride,
+                                             .dv_stride = dv.stride,
+                                             .dg_stride = dg.stride,
+                                             .dbeta_stride = dbeta.stride,
+                                             .do_stride = do_.stride};
                 const hh_real *S0 = hh_row(saved, end_chunk - chunks + c) + h * D * D;
                 if (mode == HH_GDN_RECURRENT)
                     recurrent_bwd(a, &d, dS, S0, &x);

@@ -1,5 +1,6 @@
-/* Gated DeltaNet: the gated delta rule on q (already scaled by 1/sqrt(D)), k (unit length), v [T,h,D] with log-decay g <= 0
- * and write strength beta [T,h]. Every head keeps a state S [D,D], first index k, second v; a span's state is [h,D,D].
+/* Gated DeltaNet: the gated delta rule on q (already scaled by 1/sqrt(D)), k (unit length), v [T,h,D] with log-decay g
+ * <= 0 and write strength beta [T,h]. Every head keeps a state S [D,D], first index k, second v; a span's state is
+ * [h,D,D].
  *
  * One token (the recurrent form: decode, and the oracle):
  *   F1  S' = e^g S;  u = v - S'^T k
@@ -21,9 +22,11 @@
  *   B7  dQ = e^G * (dO S0^T) + D' K
  *   B8  dK = D'^T Q + e^{G_n - G} * (V^ dS1^T) - e^G * (dR S0^T) + beta_i sum_j dN_ij k_j + sum_i dN_ij beta_i k_i
  *   B9  dbeta_j = sum_i dB_ij A0_ij E_ij + sum_m dN_jm k_j . k_m
- *   B10 dG_i = dQ_i . q_i - (D'^T Q)_i . k_i - e^{G_n - G_i} (V^ dS1^T)_i . k_i - e^{G_i} (K S0)_i . dR_i
- *              + rowsum_i(dB * Bm) - colsum_i(dB * Bm)
- *   B11 dG_n += e^{G_n} <S0, dS1> + sum_i e^{G_n - G_i} (V^ dS1^T)_i . k_i;  dg_i = sum_{j >= i} dG_j
+ *   B10 Y_ij = (dO V^^T * P + dB * Bm)_ij for i > j: what each decay factor E_ij, i != j, contributes
+ *   B11 dg_m = sum_{i >= m > j} Y_ij + sum_{i >= m} e^{G_i} ((dO S0^T)_i . q_i - (K S0)_i . dR_i)
+ *              + sum_{i < m} e^{G_n - G_i} (V^ dS1^T)_i . k_i + e^{G_n} <S0, dS1>
+ *       the gradient through the sums G, written so that nothing cancels: with strong decay the terms on the diagonal
+ *       would be all there is, and twice, with opposite signs
  *   B12 dS0 = e^{G_n} dS1 + Q^T (e^G * dO) - K^T (e^G * dR)
  *
  * Chunks are counted from a span's own start; a chunk of one token is always computed by F1-F3, so that a prefix cut at
@@ -38,7 +41,8 @@
 
 #define HH_GDN_MAX_DIM 256
 
-/* Chunks of one span, and of all: the first dimension of `saved`. Span s's chunks stand behind those of spans before it. */
+/* Chunks of one span, and of all: the first dimension of `saved`. Span s's chunks stand behind those of spans before
+ * it. */
 static inline int64_t hh_gdn_span_chunks(hh_span span) {
     return (span.hi - span.lo + HH_GDN_CHUNK - 1) / HH_GDN_CHUNK;
 }

@@ -46,7 +46,7 @@ void hh_headnorm_bwd_reference(hh_backend *be, hh_tensor do_, hh_tensor dgamma, 
             for (int64_t i = 0; i < D; i++) sum += (double)grad[i] * (double)(in[i] * r); /* B1 */
             const hh_real along = (hh_real)sum, mean = (hh_real)(sum / (double)D);
             const hh_real factor = scale_of(gamma, weight, t, h) * r;
-            for (int64_t i = 0; i < D; i++) out[i] = factor * (grad[i] - in[i] * r * mean); /* B2 */
+            for (int64_t i = 0; i < D; i++) out[i] = factor * (grad[i] - in[i] * r * mean);          /* B2 */
             if (dgamma.data) ((hh_real *)dgamma.data)[h] += scale_of(HH_NONE, weight, t, h) * along; /* B3 */
             if (dweight.data) hh_row(dweight, t)[h] = scale_of(gamma, HH_NONE, t, h) * along;        /* B4 */
         }

@@ -41,7 +41,7 @@ void hh_rmsnorm_bwd_reference(hh_backend *be, hh_tensor dx, hh_tensor dw, hh_ten
                 sum += (double)grad[i] * (double)(weight ? weight[i] : 1) * (double)(in[i] * r);
             const hh_real mean = (hh_real)(sum / (double)n);
             for (int64_t i = 0; i < n; i++) {
-                const hh_real g = grad[i], unit = in[i] * r;                         /* B1 */
+                const hh_real g = grad[i], unit = in[i] * r;                        /* B1 */
                 const hh_real d = r * (g * (weight ? weight[i] : 1) - unit * mean); /* B2 */
                 out[i] = accumulate ? out[i] + d : d;
                 if (dweight) dweight[i] += g * unit; /* B3 */

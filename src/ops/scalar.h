@@ -11,6 +11,8 @@ static inline hh_real hh_sigmoid(hh_real x) {
     return x >= 0 ? 1 / (1 + e) : e / (1 + e);
 }
 
-static inline hh_real hh_softplus(hh_real x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+static inline hh_real hh_softplus(hh_real x) {
+    return (x > 0 ? x : 0) + log1p(exp(-fabs(x)));
+}
 
 #endif

@@ -4,11 +4,17 @@
 
 #include "ops/ops.h"
 
-static inline bool hh_is_absent(hh_tensor t) { return t.data == NULL; }
+static inline bool hh_is_absent(hh_tensor t) {
+    return t.data == NULL;
+}
 
 /* The last dimension (D of [T,h,D], C of [T,C]) and how many such groups a row has (h, or 1). */
-static inline int64_t hh_last_dim(hh_tensor t) { return t.dim[t.rank - 1]; }
-static inline int64_t hh_groups(hh_tensor t) { return t.rank == 3 ? t.dim[1] : 1; }
+static inline int64_t hh_last_dim(hh_tensor t) {
+    return t.dim[t.rank - 1];
+}
+static inline int64_t hh_groups(hh_tensor t) {
+    return t.rank == 3 ? t.dim[1] : 1;
+}
 
 static inline bool hh_is_real_vector(hh_tensor t, int64_t n) {
     return t.dtype == HH_DTYPE_REAL && t.rank == 1 && t.dim[0] == n && (n <= 1 || t.stride == 1);
