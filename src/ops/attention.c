@@ -40,7 +40,7 @@ static hh_real attend(hh_real *o, const hh_real *q, hh_real c, hh_kv kv, int64_t
 }
 
 void hh_attention_fwd_reference(hh_backend *be, hh_tensor o, hh_tensor lse, hh_tensor q, const hh_kv *kv,
-                                const hh_span *span, int64_t n_spans, const int32_t *kv_of_q, float log_scale_base) {
+                                const hh_span *span, int64_t n_spans, const int32_t *kv_of_q, double log_scale_base) {
     (void)be;
     const int64_t T = q.dim[0], Hq = q.dim[1], D = q.dim[2];
     HH_ASSERT(hh_is_real_heads(q, T, Hq, D) && hh_is_real_like(o, q) && D <= HH_MAX_HEAD_DIM);
@@ -63,7 +63,7 @@ void hh_attention_fwd_reference(hh_backend *be, hh_tensor o, hh_tensor lse, hh_t
 
 void hh_attention_bwd_reference(hh_backend *be, hh_tensor dq, hh_tensor dk, hh_tensor dv, hh_tensor do_, hh_tensor q,
                                 hh_tensor k, hh_tensor v, hh_tensor o, hh_tensor lse, const hh_span *span,
-                                int64_t n_spans, const int32_t *kv_of_q, float log_scale_base) {
+                                int64_t n_spans, const int32_t *kv_of_q, double log_scale_base) {
     (void)be;
     const int64_t T = q.dim[0], Hq = q.dim[1], D = q.dim[2], G = k.dim[1];
     HH_ASSERT(hh_is_real_heads(q, T, Hq, D) && hh_is_real_like(o, q) && hh_is_real_like(dq, q) &&

@@ -25,8 +25,8 @@
 #define HH_MAX_HEAD_DIM 512
 
 /* F1, in double: the same number on every backend. */
-static inline double hh_attention_scale(int64_t head_dim, float log_scale_base, int64_t position) {
-    const double c = 1 / sqrt((double)head_dim), a = (double)log_scale_base;
+static inline double hh_attention_scale(int64_t head_dim, double log_scale_base, int64_t position) {
+    const double c = 1 / sqrt((double)head_dim), a = log_scale_base;
     return a > 0 ? c * log((double)position + a) / log(a) : c;
 }
 

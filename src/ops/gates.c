@@ -4,7 +4,7 @@
 #include "ops/shape.h"
 
 void hh_gdn_gates_fwd_reference(hh_backend *be, hh_tensor g, hh_tensor beta, hh_tensor a, hh_tensor b, hh_tensor A_log,
-                                hh_tensor dt_bias, float beta_scale) {
+                                hh_tensor dt_bias, double beta_scale) {
     (void)be;
     const int64_t T = a.dim[0], heads = a.dim[1];
     HH_ASSERT(hh_is_real_matrix(a, T, heads) && hh_is_real_like(b, a) && hh_is_real_like(g, a) &&
@@ -20,7 +20,7 @@ void hh_gdn_gates_fwd_reference(hh_backend *be, hh_tensor g, hh_tensor beta, hh_
 
 void hh_gdn_gates_bwd_reference(hh_backend *be, hh_tensor da, hh_tensor db, hh_tensor dA_log, hh_tensor ddt_bias,
                                 hh_tensor dg, hh_tensor dbeta, hh_tensor a, hh_tensor b, hh_tensor A_log,
-                                hh_tensor dt_bias, float beta_scale) {
+                                hh_tensor dt_bias, double beta_scale) {
     (void)be;
     const int64_t T = a.dim[0], heads = a.dim[1];
     HH_ASSERT(hh_is_real_matrix(a, T, heads) && hh_is_real_like(b, a) && hh_is_real_like(da, a) &&

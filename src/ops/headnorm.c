@@ -10,7 +10,7 @@ static hh_real scale_of(hh_tensor gamma, hh_tensor weight, int64_t t, int64_t h)
 }
 
 void hh_headnorm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor o, hh_tensor gamma,
-                               hh_tensor weight, float eps) {
+                               hh_tensor weight, double eps) {
     (void)be;
     const int64_t T = o.dim[0], H = o.dim[1], D = o.dim[2];
     HH_ASSERT(hh_is_real_heads(o, T, H, D) && hh_is_real_like(y, o) && hh_is_real_matrix(rstd, T, H));
@@ -22,7 +22,7 @@ void hh_headnorm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_t
             hh_real *out = hh_row(y, t) + h * D;
             double sum = 0;
             for (int64_t i = 0; i < D; i++) sum += (double)in[i] * (double)in[i];
-            const hh_real r = (hh_real)(1 / sqrt(sum / (double)D + (double)eps)); /* F1 */
+            const hh_real r = (hh_real)(1 / sqrt(sum / (double)D + eps)); /* F1 */
             hh_row(rstd, t)[h] = r;
             const hh_real factor = scale_of(gamma, weight, t, h) * r;
             for (int64_t i = 0; i < D; i++) out[i] = factor * in[i]; /* F2 */

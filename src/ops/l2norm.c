@@ -4,7 +4,7 @@
 
 #include <tgmath.h>
 
-void hh_l2norm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor r, hh_tensor x, float scale) {
+void hh_l2norm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor r, hh_tensor x, double scale) {
     (void)be;
     const int64_t n = hh_last_dim(x);
     HH_ASSERT(hh_is_real_like(y, x) && hh_is_real_per_group(r, x));
@@ -20,7 +20,7 @@ void hh_l2norm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor r, hh_tensor
         }
 }
 
-void hh_l2norm_bwd_reference(hh_backend *be, hh_tensor dx, hh_tensor dy, hh_tensor y, hh_tensor r, float scale) {
+void hh_l2norm_bwd_reference(hh_backend *be, hh_tensor dx, hh_tensor dy, hh_tensor y, hh_tensor r, double scale) {
     (void)be;
     const int64_t n = hh_last_dim(y);
     HH_ASSERT(hh_is_real_like(dx, y) && hh_is_real_like(dy, y) && hh_is_real_per_group(r, y));

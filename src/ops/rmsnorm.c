@@ -4,7 +4,7 @@
 
 #include <tgmath.h>
 
-void hh_rmsnorm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor w, float eps) {
+void hh_rmsnorm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor w, double eps) {
     (void)be;
     const int64_t n = hh_last_dim(x), groups = hh_groups(x);
     HH_ASSERT(hh_is_real_like(y, x) && (hh_is_absent(w) || hh_is_real_vector(w, n)));
@@ -16,7 +16,7 @@ void hh_rmsnorm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_te
             hh_real *out = hh_row(y, t) + h * n;
             double sum = 0;
             for (int64_t i = 0; i < n; i++) sum += (double)in[i] * (double)in[i];
-            const hh_real r = (hh_real)(1 / sqrt(sum / (double)n + (double)eps)); /* F1 */
+            const hh_real r = (hh_real)(1 / sqrt(sum / (double)n + eps)); /* F1 */
             if (rstd.data) hh_row(rstd, t)[h] = r;
             for (int64_t i = 0; i < n; i++) out[i] = in[i] * r * (weight ? weight[i] : 1); /* F2 */
         }

@@ -26,7 +26,7 @@ static hh_tensor heads(int64_t rows, int64_t n, uint64_t seed) {
 
 typedef struct problem {
     hh_tensor q, k, v, o, lse, do_;
-    float base;
+    double base;
 } problem;
 
 static void run(const problem *p, const hh_span *span, int64_t n_spans) {
@@ -36,7 +36,7 @@ static void run(const problem *p, const hh_span *span, int64_t n_spans) {
     be->ops->attention_fwd(be, p->o, p->lse, p->q, kv, span, n_spans, kv_of_q, p->base);
 }
 
-static problem make(float base) {
+static problem make(double base) {
     problem p = {.q = heads(T, HQ, 1),
                  .k = heads(T, G, 2),
                  .v = heads(T, G, 3),
@@ -50,7 +50,7 @@ static problem make(float base) {
 
 static void equals_the_definition(void **state) {
     (void)state;
-    problem p = make(20.0f);
+    problem p = make(20.0);
     for (int64_t s = 0; s < 4; s++)
         for (int64_t t = packed[s].lo; t < packed[s].hi; t++)
             for (int64_t h = 0; h < HQ; h++) {
@@ -81,7 +81,7 @@ static double loss(void *context) {
 static void gradients(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        problem p = make(i ? 20.0f : 0.0f);
+        problem p = make(i ? 20.0 : 0.0f);
         hh_tensor dq = heads(T, HQ, 0), dk = heads(T, G, 0), dv = heads(T, G, 0);
         be->ops->attention_bwd(be, dq, dk, dv, p.do_, p.q, p.k, p.v, p.o, p.lse, packed, 4, kv_of_q, p.base);
         gradcheck("attention dq", loss, &p, p.q, dq, 0, 1e-10);
@@ -94,14 +94,14 @@ static void gradients(void **state) {
 /* Rows [lo, hi) of a longer sequence against a cache that holds all its keys: the same as in one pass. */
 static void pieces_equal_one_pass(void **state) {
     (void)state;
-    problem p = make(20.0f);
+    problem p = make(20.0);
     const hh_span whole = {0, T, 0};
     run(&p, &whole, 1);
     for (int64_t cut = 1; cut < T; cut++) {
         hh_tensor o = heads(T, HQ, 0);
         const hh_kv kv[2] = {{p.k, p.v}, {p.k, p.v}};
         const hh_span span[2] = {{0, cut, 0}, {cut, T, cut}};
-        be->ops->attention_fwd(be, o, HH_NONE, p.q, kv, span, 2, kv_of_q, 20.0f);
+        be->ops->attention_fwd(be, o, HH_NONE, p.q, kv, span, 2, kv_of_q, 20.0);
         check_close(o, p.o, 0.0, "attention in two pieces");
     }
     guarded_release();

@@ -46,7 +46,7 @@ typedef struct problem {
 
 static double rmsnorm_loss(void *context) {
     problem *p = context;
-    be->ops->rmsnorm_fwd(be, p->y, p->r, p->x, p->w, 1e-2f);
+    be->ops->rmsnorm_fwd(be, p->y, p->r, p->x, p->w, 1e-2);
     return tensor_dot(p->y, p->dy);
 }
 
@@ -73,7 +73,7 @@ static void rmsnorm_gradients(void **state) {
 
 static double l2norm_loss(void *context) {
     problem *p = context;
-    be->ops->l2norm_fwd(be, p->y, p->r, p->x, 0.375f);
+    be->ops->l2norm_fwd(be, p->y, p->r, p->x, 0.375);
     return tensor_dot(p->y, p->dy);
 }
 
@@ -82,12 +82,12 @@ static void l2norm_gradients(void **state) {
     problem p = {.x = heads(1), .y = heads(0), .r = matrix(0), .dy = heads(3)};
     hh_tensor dx = heads(0);
     l2norm_loss(&p);
-    be->ops->l2norm_bwd(be, dx, p.dy, p.y, p.r, 0.375f);
+    be->ops->l2norm_bwd(be, dx, p.dy, p.y, p.r, 0.375);
     gradcheck("l2norm dx", l2norm_loss, &p, p.x, dx, 0, TOLERANCE);
 
     fill_value(p.x, 0.0); /* y = 0, and the gradient is 1000 scale dy */
     l2norm_loss(&p);
-    be->ops->l2norm_bwd(be, dx, p.dy, p.y, p.r, 0.375f);
+    be->ops->l2norm_bwd(be, dx, p.dy, p.y, p.r, 0.375);
     for (int64_t i = 0; i < T * H * D; i++) {
         assert_true(*tensor_at(p.y, i) == 0);
         assert_true(fabs(*tensor_at(dx, i) - 375.0 * *tensor_at(p.dy, i)) < 1e-9);
@@ -97,7 +97,7 @@ static void l2norm_gradients(void **state) {
 
 static double headnorm_loss(void *context) {
     problem *p = context;
-    be->ops->headnorm_fwd(be, p->y, p->r, p->x, p->w, p->z, 1e-2f);
+    be->ops->headnorm_fwd(be, p->y, p->r, p->x, p->w, p->z, 1e-2);
     return tensor_dot(p->y, p->dy);
 }
 
@@ -135,7 +135,7 @@ static void head_weight_gradients(void **state) {
 
 static double gates_loss(void *context) {
     problem *p = context;
-    be->ops->gdn_gates_fwd(be, p->y, p->y2, p->x, p->z, p->w, p->w2, 2.0f);
+    be->ops->gdn_gates_fwd(be, p->y, p->y2, p->x, p->z, p->w, p->w2, 2.0);
     return tensor_dot(p->y, p->dy) + tensor_dot(p->y2, p->dy2);
 }
 
@@ -153,7 +153,7 @@ static void gates_at(double log_rate, double bias) {
     fill_value(p.w2, bias);
     hh_tensor da = matrix(0), db = matrix(0), dA = vector(H, 0), ddt = vector(H, 0);
     gates_loss(&p);
-    be->ops->gdn_gates_bwd(be, da, db, dA, ddt, p.dy, p.dy2, p.x, p.z, p.w, p.w2, 2.0f);
+    be->ops->gdn_gates_bwd(be, da, db, dA, ddt, p.dy, p.dy2, p.x, p.z, p.w, p.w2, 2.0);
     p.dy2 = matrix(0), fill_value(p.dy2, 0.0); /* apart, so that the larger does not hide the smaller */
     gradcheck("gates da", gates_loss, &p, p.x, da, 0, TOLERANCE);
     gradcheck("gates dA_log", gates_loss, &p, p.w, dA, 0, TOLERANCE);
