@@ -32,6 +32,7 @@ static void load(void) {
     env.check_cpu = is(check, "cpu");
     env.trace = read_variable("HYDRAHEAD_TRACE");
     env.isa = read_variable("HYDRAHEAD_ISA");
+    env.models = read_variable("HYDRAHEAD_MODELS");
     int64_t n = parse_count(read_variable("HYDRAHEAD_FAIL_ALLOC"));
     env.fail_alloc = n > 0 ? n : 0;
     env.no_color = read_variable("NO_COLOR") != NULL;

@@ -49,6 +49,8 @@ void hh_run_set_gdn_mode(hh_run *r, hh_gdn_mode mode); /* default: chunked; span
 /* Runs the batch; caches advance. Returns the final norm's output [n_tokens, C], valid until the next forward.
  * Fails only with HH_ENONFINITE when HYDRAHEAD_CHECK=nan is set, HH_ENOMEM when a cache is full. */
 hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err);
+/* What HYDRAHEAD_CHECK=nan saw since the last hh_forward returned (in a backward or a part of a block): HH_OK or HH_ENONFINITE. */
+hh_code hh_run_status(hh_run *r, hh_error *err);
 /* Logits of some rows (NULL: rows [0, n)) of a final tensor, into out [n, V] hh_real. */
 void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out);
 

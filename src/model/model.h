@@ -22,6 +22,15 @@ typedef struct hh_model {
     hh_arena arena;  /* "model" */
 } hh_model;
 
+/* Where a model's files are: `path` itself, or for "nano" the shipped model: in HYDRAHEAD_MODELS, the working directory's or the
+ * program's own models/, or the installed share/hydrahead/models. The caller owns *out. HH_EIO when nano is in none of them. */
+hh_code hh_model_locate(char **out, const char *path, hh_error *err);
+/* Configuration alone, by the same words as hh_model_open, without reading weights. */
+hh_code hh_model_read_config(hh_config *out, const char *path, hh_error *err);
+/* Bytes that opening takes beyond the file map, and those of the map that are used in place. `c` may be NULL. */
+hh_code hh_model_measure(const char *path, hh_backend *be, hh_load load, hh_config *c, size_t *arena_bytes, size_t *mapped_bytes,
+                         hh_error *err);
+
 /* `path`: a directory or a GGUF file, or "nano" (the shipped model). The backend must outlive the model. */
 hh_code hh_model_open(hh_model **out, hh_backend *be, const char *path, hh_load load, hh_error *err);
 /* A model of configuration c with all parameters zero in one flat block (HH_LOAD_REAL); the caller fills them. */
@@ -50,6 +59,7 @@ typedef struct hh_cache {
         hh_tensor state;   /* [n_gdn, D, D] hh_real */
         hh_tensor tail[3]; /* [3, n_gdn * D] */
     } *layer;
+    hh_backend *be;
     hh_arena arena;        /* "run" */
 } hh_cache;
 /* kv_dtype: HH_DTYPE_REAL, F32, BF16. */

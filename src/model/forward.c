@@ -1,0 +1,209 @@
+/* The model, forward: docs/METHOD.md sections 1 and 2 as a list of op calls. Weights may be of any type; what a
+ * backward needs stays in the layer's hh_act. */
+#include "model/run.h"
+
+#include <math.h>
+
+static double log_scale(const hh_run *r, const hh_layer *l) {
+    const hh_config *c = &r->m->config;
+    bool on = !l->dense && (r->mode == HH_RUN_INFERENCE || c->log_scale_in_training);
+    return on ? c->log_scale_base : 0;
+}
+
+/* Keys and values where attention reads them: behind what the caches hold, or the batch's own. */
+static void gather_kv(hh_run *r, const hh_batch *b, int64_t layer, const hh_act *a) {
+    hh_backend *be = r->be;
+    for (int64_t s = 0; s < b->n_spans; s++) {
+        const hh_span span = b->span[s];
+        hh_tensor k = hh_tensor_rows(a->fa_k, span.lo, span.hi), v = hh_tensor_rows(a->fa_v, span.lo, span.hi);
+        if (b->cache) {
+            struct hh_layer_cache *kept = &b->cache[s]->layer[layer];
+            const int64_t end = span.pos + span.hi - span.lo;
+            if (end > span.pos) {
+                be->ops->copy(be, hh_tensor_rows(kept->k, span.pos, end), k);
+                be->ops->copy(be, hh_tensor_rows(kept->v, span.pos, end), v);
+            }
+            k = hh_tensor_rows(kept->k, 0, end);
+            v = hh_tensor_rows(kept->v, 0, end);
+        }
+        r->kv[s] = (hh_kv){.k = k, .v = v};
+    }
+}
+
+/* Section 2.1; a dense layer is the same with rotary embedding and without gate and log-scale. */
+static void forward_fa(hh_run *r, const hh_batch *b, int64_t layer, const hh_act *a) {
+    hh_backend *be = r->be;
+    const hh_ops *op = be->ops;
+    const hh_config *c = &r->m->config;
+    const hh_layer *l = &r->m->w.layer[layer];
+    if (c->qk_norm) {
+        op->rmsnorm_fwd(be, a->fa_q, a->fa_q_rstd, hh_part_heads(l, a->wide, HH_FA_Q, c->head_dim), l->fa_q_norm,
+                        c->norm_eps);
+        op->rmsnorm_fwd(be, a->fa_k, a->fa_k_rstd, hh_part_heads(l, a->wide, HH_FA_K, c->head_dim), l->fa_k_norm,
+                        c->norm_eps);
+    }
+    if (l->dense) {
+        hh_tensor cos = hh_tensor_rows(r->cos, 0, b->n_tokens), sin = hh_tensor_rows(r->sin, 0, b->n_tokens);
+        op->rope(be, a->fa_q, cos, sin, false);
+        op->rope(be, a->fa_k, cos, sin, false);
+    }
+    hh_run_look(r, "attention's queries", layer, a->fa_q);
+    hh_run_look(r, "attention's keys", layer, a->fa_k);
+    gather_kv(r, b, layer, a);
+    op->attention_fwd(be, a->fa_raw, a->lse, a->fa_q, r->kv, b->span, b->n_spans, l->kv_of_fa, log_scale(r, l));
+    hh_run_look(r, "attention", layer, a->fa_raw);
+    hh_tensor gate = hh_part_heads(l, a->wide, HH_FA_GATE, c->head_dim);
+    if (gate.rank) op->sigmoid_gate_fwd(be, hh_heads_of(a->mixed, 0, l->n_fa), a->fa_raw, gate);
+}
+
+/* Section 2.2. */
+static void forward_gdn(hh_run *r, const hh_batch *b, int64_t layer, const hh_act *a) {
+    hh_backend *be = r->be;
+    const hh_ops *op = be->ops;
+    const hh_config *c = &r->m->config;
+    const hh_layer *l = &r->m->w.layer[layer];
+    for (int64_t s = 0; b->cache && s < b->n_spans; s++) {
+        r->state[s] = b->cache[s]->layer[layer].state;
+        for (int i = 0; i < 3; i++) r->tail[i][s] = b->cache[s]->layer[layer].tail[i];
+    }
+    for (int i = 0; i < 3 && c->gdn_conv; i++)
+        op->conv_fwd(be, a->gdn_conv[i], hh_part_columns(l, a->wide, (hh_input_part)(HH_GDN_Q + i)), l->conv[i],
+                     b->cache ? r->tail[i] : NULL, b->span, b->n_spans);
+    if (c->qk_norm) {
+        op->rmsnorm_fwd(be, a->gdn_q, a->gdn_q_rstd, hh_tensor_split(a->gdn_conv[0], l->n_gdn), l->gdn_q_norm,
+                        c->norm_eps);
+        op->rmsnorm_fwd(be, a->gdn_k, a->gdn_k_rstd, hh_tensor_split(a->gdn_conv[1], l->n_gdn), l->gdn_k_norm,
+                        c->norm_eps);
+    }
+    hh_tensor cos = hh_tensor_rows(r->cos, 0, b->n_tokens), sin = hh_tensor_rows(r->sin, 0, b->n_tokens);
+    op->rope(be, a->gdn_q, cos, sin, false);
+    op->rope(be, a->gdn_k, cos, sin, false);
+    op->l2norm_fwd(be, a->gdn_q, a->gdn_q_r, a->gdn_q, 1 / sqrt((double)c->head_dim));
+    op->l2norm_fwd(be, a->gdn_k, a->gdn_k_r, a->gdn_k, 1);
+    op->gdn_gates_fwd(be, a->g, a->beta, hh_part_columns(l, a->wide, HH_GDN_A), hh_part_columns(l, a->wide, HH_GDN_B),
+                      l->A_log, l->dt_bias, c->beta_scale);
+    hh_run_look(r, "GDN's queries", layer, a->gdn_q);
+    hh_run_look(r, "GDN's keys", layer, a->gdn_k);
+    hh_run_look(r, "GDN's log-decays", layer, a->g);
+    op->gdn_fwd(be, a->gdn_raw, r->saved[layer], a->gdn_q, a->gdn_k, a->gdn_v, a->g, a->beta,
+                b->cache ? r->state : NULL, b->span, b->n_spans, hh_all_single(b) ? HH_GDN_RECURRENT : r->gdn_mode);
+    hh_run_look(r, "GDN", layer, a->gdn_raw);
+    hh_tensor gate = hh_part_heads(l, a->wide, HH_GDN_GATE, c->head_dim);
+    if (gate.rank) op->sigmoid_gate_fwd(be, hh_heads_of(a->mixed, l->n_fa, c->n_heads), a->gdn_raw, gate);
+}
+
+/* out = Attn(RMSNorm(x)); section 2.3 joins the branches. */
+static void forward_mixer(hh_run *r, const hh_batch *b, int64_t layer, const hh_act *a, hh_tensor x, hh_tensor out) {
+    hh_backend *be = r->be;
+    const hh_ops *op = be->ops;
+    const hh_config *c = &r->m->config;
+    const hh_layer *l = &r->m->w.layer[layer];
+    hh_tensor norm = hh_tensor_rows(r->norm, 0, b->n_tokens);
+    op->rmsnorm_fwd(be, norm, a->rstd1, x, l->norm1, c->norm_eps);
+    op->linear_fwd(be, a->wide, norm, &l->in, false);
+    hh_run_look(r, "input projections", layer, a->wide);
+    if (l->n_fa) forward_fa(r, b, layer, a);
+    if (l->n_gdn) forward_gdn(r, b, layer, a);
+    if (a->head_weight.rank) op->head_weight_fwd(be, a->head_weight, hh_part_columns(l, a->wide, HH_HEAD_GATE));
+    if (!l->dense && c->fusion != HH_FUSION_NONE)
+        op->headnorm_fwd(be, a->heads, a->head_rstd, a->mixed, l->gamma, a->head_weight, c->norm_eps);
+    hh_run_announce(r, &r->tap, HH_POINT_HEAD_OUTPUT, layer, a->heads);
+    op->linear_fwd(be, out, hh_tensor_join(a->heads), &l->out, false);
+}
+
+static void forward_block(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x_next) {
+    hh_backend *be = r->be;
+    const hh_ops *op = be->ops;
+    const hh_config *c = &r->m->config;
+    const hh_layer *l = &r->m->w.layer[layer];
+    const hh_act a = hh_act_rows(&r->act[layer], b->n_tokens);
+    hh_run_announce(r, &r->tap, HH_POINT_BLOCK_INPUT, layer, a.x);
+    forward_mixer(r, b, layer, &a, a.x, a.mid);
+    hh_run_announce(r, &r->tap, HH_POINT_ATTENTION_OUTPUT, layer, a.mid);
+    op->axpy(be, a.mid, 1, a.x);
+    hh_tensor norm = hh_tensor_rows(r->norm, 0, b->n_tokens);
+    op->rmsnorm_fwd(be, norm, a.rstd2, a.mid, l->norm2, c->norm_eps);
+    op->linear_fwd(be, a.gate_up, norm, &l->gate_up, false);
+    op->swiglu_fwd(be, a.h, hh_tensor_columns(a.gate_up, 0, c->ffn), hh_tensor_columns(a.gate_up, c->ffn, 2 * c->ffn));
+    hh_run_look(r, "MLP", layer, a.h);
+    op->linear_fwd(be, x_next, a.h, &l->down, false);
+    op->axpy(be, x_next, 1, a.mid);
+    hh_run_announce(r, &r->tap, HH_POINT_BLOCK_OUTPUT, layer, x_next);
+}
+
+static hh_code check_capacity(const hh_batch *b, hh_error *err) {
+    for (int64_t s = 0; b->cache && s < b->n_spans; s++) {
+        int64_t end = b->span[s].pos + b->span[s].hi - b->span[s].lo;
+        if (end > b->cache[s]->capacity)
+            return hh_fail(err, HH_ENOMEM,
+                           "the cache holds %lld tokens, but %lld are asked for; a larger context is needed",
+                           (long long)b->cache[s]->capacity, (long long)end);
+    }
+    return HH_OK;
+}
+
+hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err) {
+    hh_backend *be = r->be;
+    const hh_model *m = r->m;
+    const int64_t n = b->n_tokens, layers = m->config.n_layers;
+    HH_TRY(check_capacity(b, err));
+    HH_ASSERT(!b->cache || r->mode == HH_RUN_INFERENCE);
+    hh_run_begin(r, b);
+    hh_tensor last = hh_tensor_rows(r->last, 0, n);
+    hh_tensor x = layers ? hh_tensor_rows(r->act[0].x, 0, n) : last;
+    be->ops->embedding_fwd(be, x, m->w.embedding, b->ids);
+    for (int64_t l = 0; l < layers; l++)
+        forward_block(r, b, l, l + 1 < layers ? hh_tensor_rows(r->act[l + 1].x, 0, n) : last);
+    hh_tensor y = hh_tensor_rows(r->final, 0, n);
+    hh_tensor rstd = r->final_rstd.rank ? hh_tensor_rows(r->final_rstd, 0, n) : HH_NONE;
+    be->ops->rmsnorm_fwd(be, y, rstd, last, m->w.final_norm, m->config.norm_eps);
+    hh_run_announce(r, &r->tap, HH_POINT_FINAL, layers, y);
+    for (int64_t s = 0; b->cache && s < b->n_spans; s++) b->cache[s]->length += b->span[s].hi - b->span[s].lo;
+    *final = y;
+    return hh_run_status(r, err);
+}
+
+hh_code hh_run_status(hh_run *r, hh_error *err) {
+    if (r->fault.code == HH_OK) return HH_OK;
+    *err = r->fault;
+    r->fault = (hh_error){0};
+    return err->code;
+}
+
+void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out) {
+    hh_backend *be = r->be;
+    for (int64_t lo = 0; lo < n; lo += r->max_tokens) {
+        int64_t hi = lo + r->max_tokens < n ? lo + r->max_tokens : n;
+        hh_tensor x = rows ? hh_tensor_rows(r->norm, 0, hi - lo) : hh_tensor_rows(final, lo, hi);
+        if (rows) be->ops->gather_rows(be, x, final, rows + lo);
+        be->ops->linear_fwd(be, hh_tensor_rows(out, lo, hi), x, &r->m->w.head, false);
+    }
+}
+
+void hh_forward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x, hh_tensor out) {
+    HH_ASSERT(!b->cache);
+    hh_run_begin(r, b);
+    const hh_act a = hh_act_rows(&r->act[layer], b->n_tokens);
+    forward_mixer(r, b, layer, &a, x, out);
+}
+
+void hh_forward_mlp(hh_run *r, int64_t layer, hh_tensor x) {
+    hh_backend *be = r->be;
+    const hh_config *c = &r->m->config;
+    const hh_layer *l = &r->m->w.layer[layer];
+    bool training = r->mode == HH_RUN_TRAINING; /* whose saved activations are left alone */
+    for (int64_t lo = 0; lo < x.dim[0]; lo += r->max_tokens) {
+        int64_t n = x.dim[0] - lo < r->max_tokens ? x.dim[0] - lo : r->max_tokens;
+        hh_tensor rows = hh_tensor_rows(x, lo, lo + n), norm = hh_tensor_rows(r->norm, 0, n);
+        hh_tensor gate_up = hh_tensor_rows(training ? r->d_gate_up : r->act[layer].gate_up, 0, n);
+        hh_tensor gate = hh_tensor_columns(gate_up, 0, c->ffn);
+        be->ops->rmsnorm_fwd(be, norm, HH_NONE, rows, l->norm2, c->norm_eps);
+        be->ops->linear_fwd(be, gate_up, norm, &l->gate_up, false);
+        be->ops->swiglu_fwd(be, gate, gate, hh_tensor_columns(gate_up, c->ffn, 2 * c->ffn));
+        be->ops->linear_fwd(be, rows, gate, &l->down, true);
+    }
+}
+
+void hh_forward_final(hh_run *r, hh_tensor x, hh_tensor y) {
+    r->be->ops->rmsnorm_fwd(r->be, y, HH_NONE, x, r->m->w.final_norm, r->m->config.norm_eps);
+}

@@ -1,0 +1,219 @@
+/* A model's life: found, opened, created, closed; and gradients, which have the same shape. */
+#include "model/load.h"
+
+#include "base/env.h"
+#include "base/filemap.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* dir/../suffix, where dir holds the running program. NULL when the system does not say. */
+static char *beside_program(const char *suffix) {
+    char exe[4096];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n <= 0) return NULL;
+    exe[n] = 0;
+    char *slash = strrchr(exe, '/');
+    if (!slash) return NULL;
+    *slash = 0;
+    return hh_sprintf("%s/../%s", exe, suffix);
+}
+
+hh_code hh_model_locate(char **out, const char *path, hh_error *err) {
+    *out = NULL;
+    if (strcmp(path, "nano")) {
+        *out = hh_strdup(path);
+        return HH_OK;
+    }
+    const char *models = hh_env_get()->models;
+    char *tried[] = {models ? hh_path_join(models, "nano") : NULL, hh_strdup("models/nano"),
+                     beside_program("models/nano"), beside_program("../models/nano"),
+                     beside_program("share/hydrahead/models/nano")};
+    hh_buf list = {0};
+    for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
+        if (!tried[i]) continue;
+        hh_buf_printf(&list, "%s%s", list.len ? ", " : "", tried[i]);
+        if (!*out && hh_is_directory(tried[i])) {
+            *out = tried[i];
+        } else {
+            hh_free(tried[i]);
+        }
+    }
+    hh_code code = HH_OK;
+    if (!*out)
+        code =
+            hh_fail(err, HH_EIO,
+                    "nano: the shipped model is in none of %s; set HYDRAHEAD_MODELS to the directory that holds nano/",
+                    list.data);
+    hh_buf_release(&list);
+    return code;
+}
+
+/* A hybrid's layer with every head in F may have been left a plain teacher layer: its tensors tell. */
+static void mark_dense_layers(hh_config *c, const hh_store *store) {
+    for (int64_t l = 0; c->hybrid && l < c->n_layers; l++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.q_proj.weight", (int)l);
+        c->dense[l] = hh_config_fa_count(c, l) == c->n_heads && hh_store_find(store, name);
+    }
+}
+
+static hh_code open_store(hh_store **store, hh_config *c, const char *path, hh_error *err) {
+    char *where;
+    HH_TRY(hh_model_locate(&where, path, err));
+    hh_code code = hh_store_open(store, where, err);
+    hh_free(where);
+    if (code != HH_OK) return code;
+    code = hh_config_read(c, *store, err);
+    if (code == HH_OK) code = hh_rope_factors_read(c, *store, err);
+    if (code == HH_OK) mark_dense_layers(c, *store);
+    if (code != HH_OK) {
+        hh_store_close(*store);
+        *store = NULL;
+    }
+    return code;
+}
+
+hh_code hh_model_read_config(hh_config *out, const char *path, hh_error *err) {
+    hh_store *store;
+    HH_TRY(open_store(&store, out, path, err));
+    hh_store_close(store);
+    return HH_OK;
+}
+
+/* Layers, list and frequencies of m->config; the slots are still empty. */
+static void describe(hh_model *m) {
+    const hh_config *c = &m->config;
+    m->w.layer = hh_alloc((size_t)c->n_layers * sizeof *m->w.layer);
+    m->n_params = hh_weights_count(c);
+    m->param = hh_alloc((size_t)m->n_params * sizeof *m->param);
+    hh_weights_list(c, &m->w, m->param);
+    m->inv_freq = hh_alloc((size_t)(c->head_dim / 2) * sizeof *m->inv_freq);
+    hh_rope_frequencies(c, m->inv_freq, &m->rope_factor);
+}
+
+static size_t arena_size(hh_model *m, const hh_source *source, hh_load load) {
+    hh_arena count;
+    hh_arena_init_counting(&count, "model");
+    hh_sources_place(m, source, load, &count);
+    return count.used;
+}
+
+/* The model without its weights: what opening and measuring have in common. */
+static hh_code prepare(hh_model **out, hh_source **source, hh_backend *be, const char *path, hh_load load,
+                       hh_error *err) {
+    *out = NULL;
+    *source = NULL;
+    hh_model *m = hh_alloc(sizeof *m);
+    m->be = be;
+    hh_code code;
+    HH_TRY_GOTO(code, open_store(&m->store, &m->config, path, err), fail);
+    m->path = hh_strdup(hh_store_path(m->store));
+    describe(m);
+    *source = hh_alloc((size_t)m->n_params * sizeof **source);
+    HH_TRY_GOTO(code, hh_sources_find(*source, m, load, err), fail);
+    *out = m;
+    return HH_OK;
+fail:
+    hh_free(*source);
+    *source = NULL;
+    hh_model_close(m);
+    return code;
+}
+
+hh_code hh_model_measure(const char *path, hh_backend *be, hh_load load, hh_config *c, size_t *arena_bytes,
+                         size_t *mapped_bytes, hh_error *err) {
+    hh_model *m;
+    hh_source *source;
+    HH_TRY(prepare(&m, &source, be, path, load, err));
+    if (c) *c = m->config;
+    *arena_bytes = arena_size(m, source, load);
+    *mapped_bytes = 0;
+    for (int64_t i = 0; i < m->n_params; i++)
+        if (source[i].in_place) *mapped_bytes += hh_tensor_bytes(source[i].t);
+    hh_free(source);
+    hh_model_close(m);
+    return HH_OK;
+}
+
+hh_code hh_model_open(hh_model **out, hh_backend *be, const char *path, hh_load load, hh_error *err) {
+    *out = NULL;
+    hh_model *m;
+    hh_source *source;
+    HH_TRY(prepare(&m, &source, be, path, load, err));
+    hh_code code = be->arena_init(be, &m->arena, "model", arena_size(m, source, load), err);
+    if (code == HH_OK) {
+        hh_sources_place(m, source, load, &m->arena);
+        hh_sources_read(m, source);
+        hh_weights_merge(&m->config, &m->w);
+        if (load == HH_LOAD_REAL) { /* nothing points into the map any more */
+            hh_store_close(m->store);
+            m->store = NULL;
+        }
+        *out = m;
+    }
+    hh_free(source);
+    if (code != HH_OK) hh_model_close(m);
+    return code;
+}
+
+hh_code hh_model_create(hh_model **out, hh_backend *be, const hh_config *c, hh_error *err) {
+    *out = NULL;
+    hh_model *m = hh_alloc(sizeof *m);
+    m->be = be;
+    m->config = *c;
+    m->path = hh_strdup("(new model)");
+    describe(m);
+    hh_code code = be->arena_init(be, &m->arena, "model", arena_size(m, NULL, HH_LOAD_REAL), err);
+    if (code != HH_OK) {
+        hh_model_close(m);
+        return code;
+    }
+    m->flat = hh_place_flat(&m->arena, m->param, m->n_params);
+    be->ops->fill(be, m->flat, 0);
+    hh_weights_merge(&m->config, &m->w);
+    *out = m;
+    return HH_OK;
+}
+
+void hh_model_close(hh_model *m) {
+    if (!m) return;
+    if (m->arena.base) m->be->arena_release(m->be, &m->arena);
+    hh_store_close(m->store);
+    hh_free(m->w.layer);
+    hh_free(m->param);
+    hh_free(m->inv_freq);
+    hh_free(m->path);
+    hh_free(m);
+}
+
+hh_code hh_gradients_new(hh_gradients **out, const hh_model *m, hh_error *err) {
+    hh_gradients *g = hh_alloc(sizeof *g);
+    hh_param *param = hh_alloc((size_t)m->n_params * sizeof *param);
+    g->w.layer = hh_alloc((size_t)m->config.n_layers * sizeof *g->w.layer);
+    hh_weights_list(&m->config, &g->w, param);
+    hh_arena count;
+    hh_arena_init_counting(&count, "step");
+    hh_place_flat(&count, param, m->n_params);
+    hh_code code = m->be->arena_init(m->be, &g->arena, "step", count.used, err);
+    if (code == HH_OK) {
+        g->flat = hh_place_flat(&g->arena, param, m->n_params);
+        m->be->ops->fill(m->be, g->flat, 0);
+        hh_weights_merge(&m->config, &g->w);
+    }
+    hh_free(param);
+    if (code != HH_OK) {
+        hh_gradients_free(g, m->be);
+        g = NULL;
+    }
+    *out = g;
+    return code;
+}
+
+void hh_gradients_free(hh_gradients *g, hh_backend *be) {
+    if (!g) return;
+    if (g->arena.base) be->arena_release(be, &g->arena);
+    hh_free(g->w.layer);
+    hh_free(g);
+}
