@@ -5,6 +5,7 @@
  * get a table of their starts, so that any element is found at once. */
 #include "format/gguf.h"
 
+#include "base/filemap.h"
 #include "format/quote.h"
 
 #include <stdlib.h>
@@ -73,6 +74,7 @@ typedef struct entry {
 struct hh_gguf {
     const char *path; /* the caller's; valid while parsing */
     const unsigned char *at, *begin, *end;
+    const unsigned char *metadata_end; /* behind the last key's value */
     uint64_t alignment;
     entry *entries;
     int64_t n_entries, entry_capacity;
@@ -362,6 +364,7 @@ static hh_code parse(hh_gguf *g, hh_error *err) {
         return hh_fail(err, HH_EFORMAT, "%s: claims %llu keys and %llu tensors, more than its %zu bytes can hold",
                        g->path, (unsigned long long)n_entries, (unsigned long long)n_tensors, left(g));
     HH_TRY(take_entries(g, n_entries, err));
+    g->metadata_end = g->at;
     HH_TRY(sort_entries(g, err));
     HH_TRY(read_alignment(g, err));
     HH_TRY(take_tensors(g, n_tensors, err));
@@ -561,4 +564,22 @@ void hh_gguf_render(const hh_gguf *g, int64_t i, hh_buf *out) {
         render_element(e, k, out);
     }
     if (e->count > 4) hh_buf_puts(out, ", ...");
+}
+
+hh_code hh_gguf_write_metadata(const hh_gguf *g, const char *path, hh_error *err) {
+    static const unsigned char no_tensors[8], padding[4096];
+    const size_t size = (size_t)(g->metadata_end - g->begin), over = size % g->alignment;
+    hh_file_writer *w;
+    HH_TRY(hh_file_writer_open(&w, path, err));
+    hh_code code = hh_file_writer_add(w, g->begin, 8, err); /* magic and version, then the two counts */
+    if (code == HH_OK) code = hh_file_writer_add(w, no_tensors, sizeof no_tensors, err);
+    if (code == HH_OK) code = hh_file_writer_add(w, g->begin + 16, size - 16, err);
+    for (size_t left = over ? g->alignment - over : 0; left && code == HH_OK;) {
+        size_t n = left < sizeof padding ? left : sizeof padding;
+        code = hh_file_writer_add(w, padding, n, err);
+        left -= n;
+    }
+    if (code == HH_OK) return hh_file_writer_commit(w, err);
+    hh_file_writer_abandon(w);
+    return code;
 }
