@@ -26,6 +26,8 @@ enum {
     HH_ENCODE_BOS_EOS = 2, /* what the post-processor (or the GGUF's add_bos/add_eos) would add is added */
 };
 
+/* Of a model: a directory (tokenizer.json, or tokenizer.gguf) or a GGUF file; "nano" is first located by hh_model_locate. */
+hh_code hh_tokenizer_open(hh_tokenizer **out, const char *model_path, hh_error *err);
 hh_code hh_tokenizer_open_json(hh_tokenizer **out, const char *path, hh_error *err); /* tokenizer.json; reads
     tokenizer_config.json (chat_template, eos, bos) and generation_config.json beside it when they exist */
 hh_code hh_tokenizer_open_gguf(hh_tokenizer **out, const hh_gguf *g, const char *path, hh_error *err);
