@@ -20,27 +20,20 @@ void hh_linear_check(hh_tensor y, hh_tensor x, const hh_linear *w) {
     HH_ASSERT(n == w->n);
 }
 
-/* Some rows of one part: the unit in which weights are handed out. */
-typedef struct rows {
-    const hh_part *part;
-    int64_t lo, hi; /* of the part */
-    int64_t column; /* of y that belongs to lo */
-} rows;
-
-static int64_t count_items(const hh_linear *w) {
+int64_t hh_linear_item_count(const hh_linear *w, int64_t step) {
     int64_t n = 0;
-    for (int p = 0; p < w->n_parts; p++) n += (w->part[p].w.dim[0] + ROWS - 1) / ROWS;
+    for (int p = 0; p < w->n_parts; p++) n += (w->part[p].w.dim[0] + step - 1) / step;
     return n;
 }
 
-static rows find_item(const hh_linear *w, int64_t i) {
+hh_linear_item hh_linear_item_at(const hh_linear *w, int64_t step, int64_t i) {
     int64_t column = 0;
     for (int p = 0;; p++) {
         HH_ASSERT(p < w->n_parts);
-        int64_t n = w->part[p].w.dim[0], items = (n + ROWS - 1) / ROWS;
+        int64_t n = w->part[p].w.dim[0], items = (n + step - 1) / step;
         if (i < items) {
-            int64_t lo = i * ROWS, hi = lo + ROWS < n ? lo + ROWS : n;
-            return (rows){&w->part[p], lo, hi, column + lo};
+            int64_t lo = i * step, hi = lo + step < n ? lo + step : n;
+            return (hh_linear_item){&w->part[p], lo, hi, column + lo};
         }
         i -= items;
         column += n;
@@ -97,7 +90,7 @@ static void forward_rows(void *context, int64_t item, int thread) {
     hh_arena *scratch = &j->be->thread_scratch[thread];
     size_t mark = scratch->used;
     hh_real *buffer = take_buffer(j->be, thread, j->w->k);
-    rows r = find_item(j->w, item);
+    hh_linear_item r = hh_linear_item_at(j->w, ROWS, item);
     const hh_real *bias = r.part->bias.data;
     for (int64_t n = r.lo; n < r.hi; n++) {
         const hh_real *w = weight_row(r.part->w, n, buffer);
@@ -117,7 +110,7 @@ static void forward_rows(void *context, int64_t item, int thread) {
 void hh_linear_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate) {
     hh_linear_check(y, x, w);
     job j = {.be = be, .y = y, .x = x, .w = w, .accumulate = accumulate};
-    hh_parallel_for(be->n_threads, count_items(w), forward_rows, &j);
+    hh_parallel_for(be->n_threads, hh_linear_item_count(w, ROWS), forward_rows, &j);
 }
 
 /* to += a w, over n numbers. */
@@ -158,7 +151,7 @@ void hh_linear_bwd_input_reference(hh_backend *be, hh_tensor dx, hh_tensor dy, c
 static void weight_rows(void *context, int64_t item, int thread) {
     const job *j = context; /* y is dy */
     (void)thread;
-    rows r = find_item(j->w, item);
+    hh_linear_item r = hh_linear_item_at(j->w, ROWS, item);
     hh_real *dbias = r.part->bias.data;
     for (int64_t n = r.lo; n < r.hi; n++) {
         int64_t column = r.column + (n - r.lo);
@@ -174,5 +167,5 @@ void hh_linear_bwd_weight_reference(hh_backend *be, const hh_linear *dw, hh_tens
     hh_linear_check(dy, x, dw);
     for (int p = 0; p < dw->n_parts; p++) HH_ASSERT(!dw->part[p].w.data || dw->part[p].w.dtype == HH_DTYPE_REAL);
     job j = {.be = be, .y = dy, .x = x, .w = dw};
-    hh_parallel_for(be->n_threads, count_items(dw), weight_rows, &j);
+    hh_parallel_for(be->n_threads, hh_linear_item_count(dw, ROWS), weight_rows, &j);
 }

@@ -16,4 +16,15 @@
 /* Asserts that x [T,K] and y [T,N] are hh_real and fit w and each other. */
 void hh_linear_check(hh_tensor y, hh_tensor x, const hh_linear *w);
 
+/* Some rows of one part: the unit in which threads share a map. */
+typedef struct hh_linear_item {
+    const hh_part *part;
+    int64_t lo, hi; /* rows of the part */
+    int64_t column; /* of y that belongs to row lo */
+} hh_linear_item;
+
+/* How many items of at most `step` rows there are, and the i-th of them. */
+int64_t hh_linear_item_count(const hh_linear *w, int64_t step);
+hh_linear_item hh_linear_item_at(const hh_linear *w, int64_t step, int64_t i);
+
 #endif

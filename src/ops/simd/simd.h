@@ -177,6 +177,13 @@ static inline hh_vf hh_vload_f16(const uint16_t *p) {
     return a;
 #endif
 }
+static inline float hh_half_to_float(uint16_t h) {
+#if defined(__AVX2__)
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+#else
+    return hh_f16_to_float(h);
+#endif
+}
 /* To bf16, rounded to nearest even; a NaN stays one. */
 static inline void hh_vstore_bf16(uint16_t *p, hh_vf a) {
     hh_vu u = (hh_vu)a;
