@@ -70,7 +70,7 @@ hh_code hh_heads_parse(hh_heads *out, const char *path, const char *json, size_t
 hh_code hh_heads_read(hh_heads *out, const char *path, hh_error *err) {
     json_t *root;
     *out = (hh_heads){0};
-    HH_TRY(hh_json_read(&root, path, err));
+    HH_TRY(hh_json_read_object(&root, path, err));
     return finish(out, path, root, err);
 }
 

@@ -18,7 +18,7 @@ hh_code hh_json_parse_object(json_t **out, const char *path, const char *text, s
     return hh_fail(err, HH_EFORMAT, "%s: an object was expected at the top", path);
 }
 
-hh_code hh_json_read(json_t **out, const char *path, hh_error *err) {
+hh_code hh_json_read_object(json_t **out, const char *path, hh_error *err) {
     hh_buf text = {0};
     *out = NULL;
     hh_code code = hh_file_read(path, MAX_JSON_BYTES, &text, err);

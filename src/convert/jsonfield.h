@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 /* Reads and parses a file of at most 64 MiB whose top is an object. New reference. */
-hh_code hh_json_read(json_t **out, const char *path, hh_error *err);
+hh_code hh_json_read_object(json_t **out, const char *path, hh_error *err);
 hh_code hh_json_parse_object(json_t **out, const char *path, const char *text, size_t size, hh_error *err);
 
 /* An integer in [lo, hi]. When the field may be absent, `fallback` >= 0 is its value then; -1: it must be there. */

@@ -147,7 +147,7 @@ hh_code hh_plan_parse(hh_plan *out, const char *path, const char *json, size_t s
 hh_code hh_plan_read(hh_plan *out, const char *path, hh_error *err) {
     json_t *root;
     *out = (hh_plan){0};
-    HH_TRY(hh_json_read(&root, path, err));
+    HH_TRY(hh_json_read_object(&root, path, err));
     return finish(out, path, root, err);
 }
 

@@ -1,8 +1,10 @@
-/* Where a model's tokenizer is: tokenizer.json in its directory, tokenizer.gguf beside a hybrid that came from a GGUF teacher, or the GGUF
- * file itself. */
+/* Where a model's tokenizer is: tokenizer.json in its directory, tokenizer.gguf beside a hybrid that came from a GGUF teacher, the GGUF
+ * file itself, or a tokenizer.json by its own path. */
 #include "base/filemap.h"
 #include "format/gguf.h"
 #include "text/tokenizer.h"
+
+#include <string.h>
 
 static hh_code open_gguf(hh_tokenizer **out, const char *path, hh_error *err) {
     hh_store *store;
@@ -15,7 +17,11 @@ static hh_code open_gguf(hh_tokenizer **out, const char *path, hh_error *err) {
 
 hh_code hh_tokenizer_open(hh_tokenizer **out, const char *model_path, hh_error *err) {
     *out = NULL;
-    if (!hh_is_directory(model_path)) return open_gguf(out, model_path, err);
+    size_t n = strlen(model_path);
+    if (!hh_is_directory(model_path)) {
+        if (n >= 5 && strcmp(model_path + n - 5, ".json") == 0) return hh_tokenizer_open_json(out, model_path, err);
+        return open_gguf(out, model_path, err);
+    }
     char *json = hh_path_join(model_path, "tokenizer.json"), *gguf = hh_path_join(model_path, "tokenizer.gguf");
     hh_code code;
     if (hh_file_exists(json)) code = hh_tokenizer_open_json(out, json, err);

@@ -1,0 +1,139 @@
+/* hydrahead tokenize: text to ids and back. */
+#include "base/filemap.h"
+#include "cli/cli.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static hh_cli_common common = HH_CLI_COMMON_INIT;
+static const char *file, *decode;
+static bool special, bos, json;
+
+static const hh_option options[] = {
+    {.name = "file", .letter = 'f', .kind = HH_OPTION_STRING, .value = &file, .argument = "FILE", .help = "the text (or, with --decode -, the ids) is in this file"},
+    {.name = "special", .kind = HH_OPTION_FLAG, .value = &special, .help = "special tokens written in the text become their ids; with --decode they are written out"},
+    {.name = "bos", .kind = HH_OPTION_FLAG, .value = &bos, .help = "add what the tokenizer puts around a text (BOS, EOS)"},
+    {.name = "decode", .letter = 'd', .kind = HH_OPTION_STRING, .value = &decode, .argument = "IDS", .help = "print the text of these ids: numbers separated by commas, or a file of them"},
+    HH_CLI_JSON_OPTION(json),
+    HH_CLI_COMMON_OPTIONS(common),
+    {0}};
+
+static const hh_command command = {
+    .verb = "tokenize",
+    .summary = "text to token ids and back",
+    .words = "MODEL [TEXT]",
+    .description = "Prints the token ids of TEXT, of a file, or of standard input, separated by commas. The ids are those of Hugging Face "
+                   "tokenizers. Special tokens written in the text are text unless --special is given. MODEL is a folder with "
+                   "tokenizer.json, a .gguf file, or nano.",
+    .example = "hydrahead tokenize nano \"The grass is green.\"\n"
+               "hydrahead tokenize nano --json \"The grass is green.\"\n"
+               "hydrahead tokenize nano --decode 52,258,69",
+    .options = options,
+    .min_words = 1,
+    .max_words = 2};
+
+static hh_code read_stdin(hh_buf *out, hh_error *err) {
+    char block[1 << 16];
+    size_t n;
+    hh_buf_add(out, "", 0);
+    while ((n = fread(block, 1, sizeof block, stdin)) > 0) hh_buf_add(out, block, n);
+    if (ferror(stdin)) return hh_fail(err, HH_EIO, "standard input: %s", strerror(errno));
+    return HH_OK;
+}
+
+/* Numbers separated by commas or white space. */
+static hh_code parse_ids(const char *text, hh_ids *out, hh_error *err) {
+    while (*(text += strspn(text, ", \t\r\n"))) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(text, &end, 10);
+        if (end == text || errno || id < INT32_MIN || id > INT32_MAX || !(*end == 0 || strchr(", \t\r\n", *end)))
+            return hh_fail(err, HH_EINVAL, "--decode: '%.20s' is no token id", text);
+        hh_ids_push(out, (int32_t)id);
+        text = end;
+    }
+    return HH_OK;
+}
+
+static void print_text_json(const hh_buf *text) {
+    json_t *s = json_stringn(text->data, text->len);
+    if (s) {
+        json_t *object = json_pack("{s:o}", "text", s);
+        json_dumpf(object, stdout, JSON_COMPACT);
+        json_decref(object);
+    } else { /* no valid UTF-8: its bytes as numbers */
+        printf("{\"bytes\":[");
+        for (size_t i = 0; i < text->len; i++) printf("%s%d", i ? "," : "", (uint8_t)text->data[i]);
+        printf("]}");
+    }
+    putchar('\n');
+}
+
+static hh_code run_decode(const hh_tokenizer *t, hh_error *err) {
+    hh_buf text = {0};
+    hh_ids ids = {0};
+    hh_code code = HH_OK;
+    hh_buf_add(&text, "", 0);
+    if (strcmp(decode, "-") == 0)
+        code = file ? hh_file_read(file, (size_t)1 << 32, &text, err) : read_stdin(&text, err);
+    else if (hh_file_exists(decode))
+        code = hh_file_read(decode, (size_t)1 << 32, &text, err);
+    else
+        hh_buf_puts(&text, decode);
+    if (code == HH_OK) code = parse_ids(text.data, &ids, err);
+    hh_buf_clear(&text);
+    if (code == HH_OK) code = hh_tokenizer_decode(t, ids.data, ids.len, special, &text, err);
+    if (code == HH_OK) {
+        if (json)
+            print_text_json(&text);
+        else
+            fwrite(text.data, 1, text.len, stdout);
+    }
+    hh_buf_release(&text);
+    hh_ids_release(&ids);
+    return code;
+}
+
+static hh_code run_encode(const hh_tokenizer *t, const char *word, hh_error *err) {
+    hh_buf text = {0};
+    hh_ids ids = {0};
+    hh_code code = HH_OK;
+    if (word)
+        hh_buf_puts(&text, word);
+    else
+        code = file ? hh_file_read(file, (size_t)1 << 32, &text, err) : read_stdin(&text, err);
+    int flags = (special ? HH_ENCODE_SPECIAL : 0) | (bos ? HH_ENCODE_BOS_EOS : 0);
+    if (code == HH_OK) code = hh_tokenizer_encode(t, text.data, text.len, flags, &ids, err);
+    if (code == HH_OK) {
+        fputs(json ? "{\"ids\": [" : "", stdout);
+        for (int64_t i = 0; i < ids.len; i++) printf("%s%d", i ? (json ? ", " : ",") : "", ids.data[i]);
+        puts(json ? "]}" : "");
+    }
+    hh_buf_release(&text);
+    hh_ids_release(&ids);
+    return code;
+}
+
+int hh_cmd_tokenize(int argc, char **argv) {
+    hh_words words;
+    int code;
+    if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
+    hh_error err = {0};
+    char *path = NULL;
+    hh_tokenizer *t = NULL;
+    hh_code status = HH_OK;
+    if (words.n == 2 && (file || decode))
+        status = hh_fail(&err, HH_EINVAL, "TEXT together with --file or --decode: give one of them");
+    if (status == HH_OK) status = hh_model_locate(&path, words.word[0], &err);
+    if (status == HH_OK) status = hh_tokenizer_open(&t, path, &err);
+    if (status == HH_OK) status = decode ? run_decode(t, &err) : run_encode(t, words.n == 2 ? words.word[1] : NULL, &err);
+    hh_tokenizer_close(t);
+    hh_free(path);
+    hh_words_release(&words);
+    return status == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
+}
