@@ -162,6 +162,17 @@ static inline float hh_vmax_of(hh_vf a) {
     return m;
 }
 
+/* Whether any element of a mask is set. */
+static inline bool hh_vany(hh_vi mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+#else
+    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+#endif
+}
+
 /* HH_VW numbers of bf16 or f16 at any address, widened exactly. */
 static inline hh_vf hh_vload_bf16(const uint16_t *p) {
     return (hh_vf)(__builtin_convertvector(*(const hh_vu16_any *)p, hh_vu) << 16);
