@@ -2,7 +2,8 @@
 #
 #   SAN=address|undefined|thread   a sanitizer build in its own folder (thread: clang and libomp)
 #   HOSTILE=1                      failing allocator, NaN-filled memory
-#   CC=clang                       another compiler
+#   CC=clang                       another compiler, in its own folder
+#   WERROR=1                       warnings are errors
 #
 # Every source under src/ but src/cli/ goes into the library, twice: once with float activations and once in double
 # precision, the oracle of the gradient tests. src/ops/simd/*.c is compiled once for each instruction set.
@@ -11,15 +12,21 @@
 ifeq ($(origin CC),default)
 CC := gcc
 endif
+ifeq ($(SAN),thread)
+CC := clang
+endif
 ARCH    := $(shell uname -m)
-VARIANT := $(if $(SAN),-$(SAN))$(if $(HOSTILE),-hostile)
+VARIANT := $(if $(findstring clang,$(CC)),-clang)$(if $(SAN),-$(SAN))$(if $(HOSTILE),-hostile)
 BUILD   ?= build$(VARIANT)
+PREFIX  ?= /usr/local
 
 PACKAGES := libdnnl-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libcmocka-dev pkg-config
+CLANG_PACKAGES := clang libomp-dev
+CHECK_PACKAGES := $(CLANG_PACKAGES) clang-format
 LIBS     := jansson libpcre2-8 libutf8proc zlib
 
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes \
-           -Wmissing-prototypes -Wvla $(if $(WERROR),-Werror)
+           -Wmissing-prototypes -Wvla -Wno-string-conversion $(if $(WERROR),-Werror)
 OPT     ?= -O2
 CFLAGS  ?= -g
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(OPT) -fno-math-errno -fopenmp -fPIC -fvisibility=hidden $(WARN) -Isrc -Iinclude \
@@ -31,7 +38,6 @@ SAN_CFLAGS := -fsanitize=address -fno-omit-frame-pointer
 else ifeq ($(SAN),undefined)
 SAN_CFLAGS := -fsanitize=undefined -fno-sanitize-recover=undefined
 else ifeq ($(SAN),thread)
-CC := clang
 SAN_CFLAGS := -fsanitize=thread -fopenmp=libomp
 endif
 
@@ -58,15 +64,25 @@ DOUBLE_SRC := $(sort $(wildcard tests/*/double_*.c))
 TEST_BIN   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%) $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%)
 SUPPORT    := $(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c))
 DBL_SUPPORT := $(SUPPORT:$(BUILD)/obj/%=$(BUILD)/dbl/%)
+FUZZ_BIN   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+BENCH_BIN  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard bench/*.c)))
 
-.PHONY: all demo test check bench fuzz install help deps clean models tests
+# A make that was not told how many jobs to run uses all processors. In recipes only: `$(SUBMAKE) target`.
+JOBS    = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
+SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
+
+.PHONY: all demo test check docs bench fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
-all: $(BUILD)/hydrahead
+# Each goal is a second make, so that the build sees what deps has installed.
+all: deps
+	@$(SUBMAKE) program
+
+program: $(BUILD)/hydrahead
 
 # Missing Debian packages are installed when that is allowed; else the line to run is printed.
 deps:
-	@tools/install_deps.sh $(PACKAGES)
+	@tools/install_deps.sh $(PACKAGES) $(if $(SAN)$(findstring clang,$(CC)),$(CLANG_PACKAGES))
 
 $(BUILD)/obj/%.o: src/%.c
 	@mkdir -p $(@D)
@@ -113,16 +129,65 @@ $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%): $(BUILD)/tests/%: tests/%.c $(DBL_SUPP
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) $(LDFLAGS) $< $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a -lcmocka $(LDLIBS) -o $@
 
-tests: all $(TEST_BIN)
+tests: program $(TEST_BIN)
 
-# A second make, so that the build sees what deps has installed.
 test: deps
-	@$(MAKE) --no-print-directory tests
+	@$(SUBMAKE) tests
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/run_tests.sh $(BUILD)/tests $(TEST_BIN)
 
 demo: deps
-	@$(MAKE) --no-print-directory all
+	@$(SUBMAKE) program
 	@$(BUILD)/hydrahead demo
+
+# Floors, names, headers alone, warnings as errors on both compilers, formatting, documents against the option tables.
+check:
+	@tools/install_deps.sh $(PACKAGES) $(CHECK_PACKAGES)
+	@$(SUBMAKE) program
+	@HYDRAHEAD=$(BUILD)/hydrahead tools/check.sh
+
+docs: all
+	@HYDRAHEAD=$(BUILD)/hydrahead tools/make_verbs.sh > docs/VERBS.md
+
+# Each parser's fuzz target for FUZZ_SECONDS; what it finds is kept in build-fuzz/crashes.
+fuzz:
+	@tools/install_deps.sh $(PACKAGES) $(CLANG_PACKAGES)
+	@$(SUBMAKE) fuzzers CC=clang BUILD=build-fuzz SAN_CFLAGS="-fsanitize=fuzzer-no-link,address -fno-omit-frame-pointer"
+	@tools/run_fuzz.sh build-fuzz $(FUZZ)
+
+fuzzers: $(FUZZ_BIN)
+
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libhydrahead.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) -fsanitize=fuzzer,address $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
+
+bench: deps
+	@$(SUBMAKE) program benches
+	@for b in $(BENCH_BIN); do $$b || exit 1; done
+
+benches: $(BENCH_BIN)
+
+$(BUILD)/bench/%: bench/%.c $(BUILD)/libhydrahead.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -Wno-missing-prototypes $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
+
+# Models that are too large for the repository; tests that need one say so and skip when it is absent.
+models:
+	@tools/get_models.sh
+
+install: all
+	@HYDRAHEAD=$(BUILD)/hydrahead tools/install.sh "$(DESTDIR)" "$(PREFIX)"
+
+help:
+	@echo "make              the program, build/hydrahead"
+	@echo "make demo         the whole method on a small model, live; ends with the path of a report"
+	@echo "make test         every test; SAN=address|undefined|thread and HOSTILE=1 in builds of their own"
+	@echo "make check        include floors, headers alone, warnings of gcc and clang, formatting, documents"
+	@echo "make fuzz         every parser for FUZZ_SECONDS (60) each; FUZZ=fuzz_gguf chooses one"
+	@echo "make bench        speed of the hot operations, each beside its floor"
+	@echo "make models       downloads SmolLM2-135M-Instruct (98 MB) to models/smollm2"
+	@echo "make docs         docs/VERBS.md from the option tables"
+	@echo "make install      program, man pages, completion; PREFIX=$(PREFIX), DESTDIR="
+	@echo "make clean        removes every build"
 
 clean:
 	rm -rf build build-*

@@ -1,5 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages named as arguments that are missing: with apt as root or through sudo, else prints the line to run.
+# Where there is no dpkg the packages are somebody else's affair.
+command -v dpkg-query >/dev/null || exit 0
 missing=
 for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

@@ -1,16 +1,38 @@
 #!/bin/sh
-# run_tests.sh FOLDER PROGRAM...: runs each test program from the repository's root and prints cmocka's own lines; a program that
-# dies or fails makes the whole run fail. The last line counts programs, not tests.
+# run_tests.sh FOLDER PROGRAM...: runs each test program from the repository's root and prints cmocka's own lines and the time it took; a
+# program that dies, fails or takes more than TEST_SECONDS (600) makes the whole run fail. The last line sums cmocka's counts.
 folder=$1
 shift
-passed=0 failed=
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+: "${TSAN_OPTIONS:=suppressions=tools/tsan.supp ignore_noninstrumented_modules=1}"
+: "${ASAN_OPTIONS:=detect_leaks=1}"
+: "${LSAN_OPTIONS:=suppressions=tools/lsan.supp print_suppressions=0}"
+export TSAN_OPTIONS ASAN_OPTIONS LSAN_OPTIONS
+passed=0 failed=0 skipped=0 broken=
 for program in "$@"; do
-    echo "== ${program#"$folder"/}"
-    if "$program"; then passed=$((passed + 1)); else failed="$failed ${program#"$folder"/}"; fi
+    name=${program#"$folder"/}
+    echo "== $name"
+    start=$(date +%s)
+    { timeout "${TEST_SECONDS:-600}" "$program" 2>&1; echo "$?" >"$log.rc"; } | tee "$log"
+    rc=$(cat "$log.rc")
+    # cmocka: "[  PASSED  ] 3 test(s).", "[  FAILED  ] 1 test(s), listed below:", "[  SKIPPED ] 2 test(s), listed below:"
+    count() { sed -n "s/^\[ *$1 *\] \([0-9]*\) test(s).*/\1/p" "$log" | tail -n 1; }
+    p=$(count PASSED) f=$(count FAILED) s=$(count SKIPPED)
+    passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0})) skipped=$((skipped + ${s:-0}))
+    if [ "$rc" != 0 ]; then
+        broken="$broken $name"
+        [ "${f:-0}" = 0 ] && failed=$((failed + 1)) && echo "== $name died with status $rc"
+    elif [ -z "$p" ]; then
+        broken="$broken $name"
+        failed=$((failed + 1))
+        echo "== $name said nothing of its tests"
+    fi
+    echo "== $(($(date +%s) - start)) s"
 done
+rm -f "$log.rc"
 echo
-if [ -n "$failed" ]; then
-    echo "test programs that failed:$failed" >&2
-    exit 1
-fi
-echo "all $passed test programs passed"
+[ -n "$broken" ] && echo "programs that failed:$broken"
+[ "$skipped" != 0 ] && echo "$skipped skipped (the reason stands above each)"
+echo "$passed passed, $failed failed"
+[ -z "$broken" ]

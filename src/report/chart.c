@@ -34,7 +34,7 @@ static axes find_axes(const hh_curve *curve, int64_t n_curves, bool log_x) {
     if (a.x_lo == a.x_hi) a.x_hi = log_x ? a.x_lo * 2 : a.x_lo + 1;
     /* Zero belongs in the picture unless the curve is far above it. */
     if (a.y_lo >= 0 && a.y_lo < 0.5 * a.y_hi) a.y_lo = 0;
-    if (a.y_lo == a.y_hi) a.y_hi = a.y_lo + (a.y_lo ? fabs(a.y_lo) : 1);
+    if (a.y_lo == a.y_hi) a.y_hi = a.y_lo + (a.y_lo != 0 ? fabs(a.y_lo) : 1);
     return a;
 }
 
