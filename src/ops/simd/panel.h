@@ -1,0 +1,142 @@
+/* Products of small float matrices for the attention and gated-delta kernels: C = keep C + scale A B, everything in
+ * cache.
+ *
+ * A has strides for both indices, so that A^T is the same call; B and C have dense rows. A call works on one panel of
+ * HH_PANEL columns (two vectors), HH_PANEL_ROWS rows at a time in registers. Every element of C is one chain of fused
+ * multiply-adds in the order of k, whatever the number of rows and columns around it: tiles may be cut anywhere without
+ * changing a bit.
+ */
+#ifndef HH_OPS_SIMD_PANEL_H
+#define HH_OPS_SIMD_PANEL_H
+
+#include "ops/simd/simd.h"
+
+#define HH_PANEL (2 * HH_VW)
+#if HH_VW == 16
+#define HH_PANEL_ROWS 12
+#elif HH_VW == 8
+#define HH_PANEL_ROWS 6
+#else
+#define HH_PANEL_ROWS 8
+#endif
+
+static inline int64_t hh_panel_round(int64_t n) {
+    return (n + HH_PANEL - 1) / HH_PANEL * HH_PANEL;
+}
+
+typedef struct hh_factor {
+    const float *at;
+    int64_t row, col; /* strides */
+} hh_factor;
+
+static inline hh_factor hh_rows_of(const float *at, int64_t stride) {
+    return (hh_factor){at, stride, 1};
+}
+/* A^T of a matrix with dense rows. */
+static inline hh_factor hh_columns_of(const float *at, int64_t stride) {
+    return (hh_factor){at, 1, stride};
+}
+/* From row i and column l on. */
+static inline hh_factor hh_factor_from(hh_factor a, int64_t i, int64_t l) {
+    return (hh_factor){a.at + i * a.row + l * a.col, a.row, a.col};
+}
+
+static inline __attribute__((always_inline)) void panel_block(const int rows, float *C, int64_t ldc, float keep,
+                                                              float scale, hh_factor a, const float *B, int64_t ldb,
+                                                              int64_t k) {
+    hh_vf acc[HH_PANEL_ROWS][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = (hh_vf){0};
+    for (int64_t l = 0; l < k; l++) {
+        const hh_vf b0 = hh_vload(B + l * ldb), b1 = hh_vload(B + l * ldb + HH_VW);
+        const float *p = a.at + l * a.col;
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            const hh_vf x = hh_vset(p[i * a.row]);
+            acc[i][0] = hh_vfma(x, b0, acc[i][0]);
+            acc[i][1] = hh_vfma(x, b1, acc[i][1]);
+        }
+    }
+    const hh_vf s = hh_vset(scale), old = hh_vset(keep);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        float *c = C + i * ldc;
+        acc[i][0] *= s, acc[i][1] *= s;
+        if (keep != 0) {
+            acc[i][0] = hh_vfma(old, hh_vload(c), acc[i][0]);
+            acc[i][1] = hh_vfma(old, hh_vload(c + HH_VW), acc[i][1]);
+        }
+        hh_vstore(c, acc[i][0]);
+        hh_vstore(c + HH_VW, acc[i][1]);
+    }
+}
+
+/* C [m, HH_PANEL] = keep C + scale A [m,k] B [k, HH_PANEL]; C is not read when keep is 0. */
+static __attribute__((noinline, unused)) void hh_panel_product(float *C, int64_t ldc, float keep, float scale,
+                                                               hh_factor a, const float *B, int64_t ldb, int64_t m,
+                                                               int64_t k) {
+    int64_t i = 0;
+    for (; i + HH_PANEL_ROWS <= m; i += HH_PANEL_ROWS)
+        panel_block(HH_PANEL_ROWS, C + i * ldc, ldc, keep, scale, hh_factor_from(a, i, 0), B, ldb, k);
+    C += i * ldc;
+    a = hh_factor_from(a, i, 0);
+    switch (m - i) {
+#define HH_REST(n)                                                                                                     \
+    case n:                                                                                                            \
+        panel_block(n, C, ldc, keep, scale, a, B, ldb, k);                                                             \
+        break;
+        HH_REST(1)
+        HH_REST(2)
+        HH_REST(3)
+        HH_REST(4)
+        HH_REST(5)
+#if HH_PANEL_ROWS > 6
+        HH_REST(6)
+        HH_REST(7)
+#endif
+#if HH_PANEL_ROWS > 8
+        HH_REST(8)
+        HH_REST(9)
+        HH_REST(10)
+        HH_REST(11)
+#endif
+#undef HH_REST
+    default:
+        break;
+    }
+}
+
+/* y [cols, rows] = x [rows, cols]^T, with row strides; both may be of any size. */
+static inline void hh_transpose(float *y, int64_t ldy, const float *x, int64_t ldx, int rows, int cols) {
+    int i = 0;
+#if HH_VW >= 8 && defined(__AVX2__)
+    for (; i + 8 <= rows; i += 8) {
+        int j = 0;
+        for (; j + 8 <= cols; j += 8) {
+            const float *p = x + i * ldx + j;
+            __m256 r[8], t[8];
+            for (int l = 0; l < 8; l++) r[l] = _mm256_loadu_ps(p + l * ldx);
+            for (int l = 0; l < 8; l += 2) {
+                t[l] = _mm256_unpacklo_ps(r[l], r[l + 1]);
+                t[l + 1] = _mm256_unpackhi_ps(r[l], r[l + 1]);
+            }
+            for (int l = 0; l < 8; l += 4) {
+                r[l] = _mm256_shuffle_ps(t[l], t[l + 2], 0x44);
+                r[l + 1] = _mm256_shuffle_ps(t[l], t[l + 2], 0xee);
+                r[l + 2] = _mm256_shuffle_ps(t[l + 1], t[l + 3], 0x44);
+                r[l + 3] = _mm256_shuffle_ps(t[l + 1], t[l + 3], 0xee);
+            }
+            for (int l = 0; l < 4; l++) {
+                _mm256_storeu_ps(y + (j + l) * ldy + i, _mm256_permute2f128_ps(r[l], r[l + 4], 0x20));
+                _mm256_storeu_ps(y + (j + l + 4) * ldy + i, _mm256_permute2f128_ps(r[l], r[l + 4], 0x31));
+            }
+        }
+        for (; j < cols; j++)
+            for (int l = i; l < i + 8; l++) y[j * ldy + l] = x[l * ldx + j];
+    }
+#endif
+    for (; i < rows; i++)
+        for (int j = 0; j < cols; j++) y[j * ldy + i] = x[i * ldx + j];
+}
+
+#endif
