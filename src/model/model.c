@@ -4,7 +4,6 @@
 #include "base/env.h"
 #include "base/filemap.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -50,15 +49,6 @@ hh_code hh_model_locate(char **out, const char *path, hh_error *err) {
     return code;
 }
 
-/* A hybrid's layer with every head in F may have been left a plain teacher layer: its tensors tell. */
-static void mark_dense_layers(hh_config *c, const hh_store *store) {
-    for (int64_t l = 0; c->hybrid && l < c->n_layers; l++) {
-        char name[96];
-        snprintf(name, sizeof name, "model.layers.%d.self_attn.q_proj.weight", (int)l);
-        c->dense[l] = hh_config_fa_count(c, l) == c->n_heads && hh_store_find(store, name);
-    }
-}
-
 static hh_code open_store(hh_store **store, hh_config *c, const char *path, hh_error *err) {
     char *where;
     HH_TRY(hh_model_locate(&where, path, err));
@@ -67,7 +57,6 @@ static hh_code open_store(hh_store **store, hh_config *c, const char *path, hh_e
     if (code != HH_OK) return code;
     code = hh_config_read(c, *store, err);
     if (code == HH_OK) code = hh_rope_factors_read(c, *store, err);
-    if (code == HH_OK) mark_dense_layers(c, *store);
     if (code != HH_OK) {
         hh_store_close(*store);
         *store = NULL;
