@@ -72,9 +72,11 @@ static void backward_gdn(hh_run *r, const hh_batch *b, int64_t layer, const hh_a
     op->gdn_bwd(be, dq, dk, dv, dg, dbeta, d_raw, r->saved[layer], a->gdn_q, a->gdn_k, a->gdn_v, a->g, a->beta, NULL,
                 b->span, b->n_spans, hh_all_single(b) ? HH_GDN_RECURRENT : r->gdn_mode);
     hh_run_look(r, "GDN's gradient", layer, dq);
-    op->gdn_gates_bwd(be, hh_part_columns(l, d_wide, HH_GDN_A), hh_part_columns(l, d_wide, HH_GDN_B), dl->A_log,
-                      dl->dt_bias, dg, dbeta, hh_part_columns(l, a->wide, HH_GDN_A),
-                      hh_part_columns(l, a->wide, HH_GDN_B), l->A_log, l->dt_bias, c->beta_scale);
+    hh_tensor dA_log = dl->A_log.rank ? dl->A_log : hh_tensor_rows(r->unwanted_gate[0], 0, l->n_gdn);
+    hh_tensor ddt_bias = dl->dt_bias.rank ? dl->dt_bias : hh_tensor_rows(r->unwanted_gate[1], 0, l->n_gdn);
+    op->gdn_gates_bwd(be, hh_part_columns(l, d_wide, HH_GDN_A), hh_part_columns(l, d_wide, HH_GDN_B), dA_log, ddt_bias,
+                      dg, dbeta, hh_part_columns(l, a->wide, HH_GDN_A), hh_part_columns(l, a->wide, HH_GDN_B), l->A_log,
+                      l->dt_bias, c->beta_scale);
     op->l2norm_bwd(be, dq, dq, a->gdn_q, a->gdn_q_r, 1 / sqrt((double)c->head_dim));
     op->l2norm_bwd(be, dk, dk, a->gdn_k, a->gdn_k_r, 1);
     hh_tensor cos = hh_tensor_rows(r->cos, 0, n), sin = hh_tensor_rows(r->sin, 0, n);
@@ -85,9 +87,11 @@ static void backward_gdn(hh_run *r, const hh_batch *b, int64_t layer, const hh_a
         op->rmsnorm_bwd(be, dq, dl->gdn_q_norm, dq, q, l->gdn_q_norm, a->gdn_q_rstd, false);
         op->rmsnorm_bwd(be, dk, dl->gdn_k_norm, dk, k, l->gdn_k_norm, a->gdn_k_rstd, false);
     }
-    for (int i = 0; i < 3 && c->gdn_conv; i++)
-        op->conv_bwd(be, d_in[i], dl->conv[i], d[i], hh_part_columns(l, a->wide, (hh_input_part)(HH_GDN_Q + i)),
-                     l->conv[i], b->span, b->n_spans);
+    for (int i = 0; i < 3 && c->gdn_conv; i++) {
+        hh_tensor dw = dl->conv[i].rank ? dl->conv[i] : hh_tensor_rows(r->unwanted_conv, 0, width);
+        op->conv_bwd(be, d_in[i], dw, d[i], hh_part_columns(l, a->wide, (hh_input_part)(HH_GDN_Q + i)), l->conv[i],
+                     b->span, b->n_spans);
+    }
 }
 
 /* From the gradient of W_O's product to that of the layer's normalised input, left in r->d_norm. With `detach` it ends

@@ -85,8 +85,8 @@ static void place_gdn(const placing *p, const hh_layer *l, hh_act *a) {
         a->gdn_q_rstd = kept_matrix(p, l->n_gdn);
         a->gdn_k_rstd = kept_matrix(p, l->n_gdn);
     }
-    a->gdn_q_r = kept_matrix(p, l->n_gdn);
-    a->gdn_k_r = kept_matrix(p, l->n_gdn);
+    a->gdn_q_r = matrix(p, l->n_gdn);
+    a->gdn_k_r = matrix(p, l->n_gdn);
     a->g = matrix(p, l->n_gdn);
     a->beta = matrix(p, l->n_gdn);
     bool gated = l->column[HH_GDN_GATE] != l->column[HH_GDN_GATE + 1];
@@ -103,7 +103,7 @@ static void place_layer(const placing *p, const hh_layer *l, hh_act *a, hh_tenso
     if (l->n_fa) place_fa(p, l, a);
     if (l->n_gdn) place_gdn(p, l, a);
     bool fused = !l->dense && c->fusion != HH_FUSION_NONE;
-    if (fused) a->head_rstd = kept_matrix(p, c->n_heads);
+    if (fused) a->head_rstd = matrix(p, c->n_heads);
     if (!l->dense && c->fusion == HH_FUSION_GATE) a->head_weight = matrix(p, c->n_heads);
     a->heads = fused && p->keep ? heads(p, c->n_heads) : a->mixed;
     a->gate_up = matrix(p, 2 * c->ffn);
@@ -126,6 +126,8 @@ static void place_backward(hh_run *r, const placing *p, const hh_layer *layer) {
     if (n_gdn) {
         r->d_g = matrix(p, n_gdn);
         r->d_beta = matrix(p, n_gdn);
+        for (int i = 0; i < 2; i++) r->unwanted_gate[i] = hh_tensor_place_1d(p->a, HH_DTYPE_REAL, n_gdn);
+        if (c->gdn_conv) r->unwanted_conv = hh_tensor_place_2d(p->a, HH_DTYPE_REAL, n_gdn * c->head_dim, 4);
     }
     if (c->hybrid && c->fusion == HH_FUSION_GATE) r->d_weight = matrix(p, c->n_heads);
 }

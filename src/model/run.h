@@ -44,6 +44,7 @@ struct hh_run {
     hh_tensor *state, *tail[3];
     /* the backward's work memory */
     hh_tensor d_norm, d_wide, d_heads[2], d_gate_up, d_h, work_h, d_conv[3], d_g, d_beta, d_weight;
+    hh_tensor unwanted_gate[2], unwanted_conv; /* [n_gdn], [n_gdn * D, 4]: weight gradients that nobody asked for */
     bool check_nan;
     hh_error fault; /* the first non-finite value that HYDRAHEAD_CHECK=nan saw */
     hh_arena arena;
