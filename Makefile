@@ -71,7 +71,7 @@ BENCH_BIN  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard bench/*.c)
 JOBS    = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
 SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 
-.PHONY: all demo test check docs bench fuzz install help deps clean models program tests fuzzers benches
+.PHONY: all demo test check format docs bench fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
 # Each goal is a second make, so that the build sees what deps has installed.
@@ -145,6 +145,9 @@ check:
 	@$(SUBMAKE) program
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/check.sh
 
+format:
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
 docs: all
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/make_verbs.sh > docs/VERBS.md
 
@@ -185,6 +188,7 @@ help:
 	@echo "make fuzz         every parser for FUZZ_SECONDS (60) each; FUZZ=fuzz_gguf chooses one"
 	@echo "make bench        speed of the hot operations, each beside its floor"
 	@echo "make models       downloads SmolLM2-135M-Instruct (98 MB) to models/smollm2"
+	@echo "make format       clang-format over all sources"
 	@echo "make docs         docs/VERBS.md from the option tables"
 	@echo "make install      program, man pages, completion; PREFIX=$(PREFIX), DESTDIR="
 	@echo "make clean        removes every build"

@@ -26,7 +26,7 @@ static const verb verbs[] = {
 enum { N_VERBS = sizeof verbs / sizeof verbs[0] };
 
 /* What hh_cli_parse prints of a table when a verb is called with --help. */
-static enum { SHOW_HELP, SHOW_MAN, SHOW_SUMMARY, SHOW_OPTIONS, SHOW_EXAMPLES } show = SHOW_HELP;
+static enum { SHOW_HELP, SHOW_MAN, SHOW_SUMMARY, SHOW_ROFF_SUMMARY, SHOW_OPTIONS, SHOW_EXAMPLES } show = SHOW_HELP;
 
 static void print_table(const hh_command *c) {
     hh_buf text = {0};
@@ -39,6 +39,9 @@ static void print_table(const hh_command *c) {
         break;
     case SHOW_SUMMARY:
         hh_buf_printf(&text, "  %-10s %s\n", c->verb, c->summary);
+        break;
+    case SHOW_ROFF_SUMMARY:
+        hh_buf_printf(&text, ".TP\n.BR hydrahead\\-%s (1)\n%s\n", c->verb, c->summary);
         break;
     case SHOW_OPTIONS:
         for (const hh_option *o = c->options; o->name; o++) hh_buf_printf(&text, "--%s\n", o->name);
@@ -112,6 +115,28 @@ static int list_verbs(void) {
     return code | hh_cli_done();
 }
 
+/* The program's own man page; the verbs have theirs. */
+static int print_main_page(void) {
+    puts(".TH HYDRAHEAD 1 \"\" hydrahead \"hydrahead manual\"\n.SH NAME\nhydrahead \\- full attention only where "
+         "retrieval "
+         "needs it\n.SH SYNOPSIS\n.B hydrahead\n\\fIVERB\\fR [\\fIwords\\fR] [\\fIoptions\\fR]\n.SH DESCRIPTION\n"
+         "Takes a pretrained Transformer, finds the attention heads that retrieval depends on by causal intervention,\n"
+         "keeps full attention only there, turns the others into Gated DeltaNet, trains the hybrid back to its "
+         "teacher,\n"
+         "and measures both.\n.SH VERBS");
+    show = SHOW_ROFF_SUMMARY;
+    int code = 0;
+    for (int i = 0; i < N_VERBS; i++)
+        if (verbs[i].run) code |= show_verb(&verbs[i]);
+    puts(".SH ENVIRONMENT\n.TP\nHYDRAHEAD_CHECK\nnan: looks through every result for values that are not finite; cpu: "
+         "runs "
+         "every operation twice, also in its reference.\n.TP\nHYDRAHEAD_TRACE\na file for a Chrome trace of all "
+         "operations.\n"
+         ".TP\nHYDRAHEAD_ISA\nreference, avx2 or avx512: CPU kernels instead of the best there are.\n.TP\nNO_COLOR\n"
+         "no colours in the terminal.\n.SH EXIT STATUS\n0 done, 1 the work failed, 2 bad words on the command line.");
+    return code | hh_cli_done();
+}
+
 static int print_version(void) {
     puts("hydrahead " HH_VERSION);
     return hh_cli_done();
@@ -138,7 +163,7 @@ static int run_help(int argc, char **argv) {
             name = argv[i];
         }
     }
-    if (!name) return list_verbs();
+    if (!name) return show == SHOW_MAN ? print_main_page() : list_verbs();
     const verb *v = find_verb(name);
     return v ? show_verb(v) : fail_verb(name);
 }

@@ -1,0 +1,134 @@
+/* The program as scripts see it: exit codes, what goes to which stream, help and man pages of every verb. */
+#include "support/support.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static hh_buf out, errors;
+
+static int run(const char *line) {
+    hh_buf_clear(&out);
+    hh_buf_clear(&errors);
+    return run_line(line, 60, &out, &errors);
+}
+
+static int release(void **state) {
+    (void)state;
+    hh_buf_release(&out);
+    hh_buf_release(&errors);
+    return 0;
+}
+
+static void test_exit_codes(void **state) {
+    (void)state;
+    assert_int_equal(run("hydrahead help"), 0);
+    assert_string_equal(errors.data, "");
+    assert_int_equal(run("hydrahead version"), 0);
+    assert_memory_equal(out.data, "hydrahead ", 10);
+    assert_int_equal(run("hydrahead"), 2);
+    assert_int_equal(run("hydrahead nosuchverb"), 2);
+    assert_string_equal(out.data, "");
+    assert_non_null(strstr(errors.data, "nosuchverb"));
+    assert_int_equal(run("hydrahead help nosuchverb"), 2);
+    assert_int_equal(run("hydrahead help --nonsense"), 2);
+    assert_int_equal(run("hydrahead help > /dev/full"), 1);
+    assert_non_null(strstr(errors.data, "No space left"));
+    assert_int_equal(run("HYDRAHEAD_CHECK=maybe hydrahead help"), 2);
+    assert_non_null(strstr(errors.data, "HYDRAHEAD_CHECK"));
+}
+
+/* Calls check(verb) for every verb that the program lists. */
+static void each_verb(void (*check)(const char *verb)) {
+    hh_buf verbs = {0};
+    assert_int_equal(run_line("hydrahead help --verbs", 60, &verbs, NULL), 0);
+    int n = 0;
+    for (char *rest = verbs.data, *verb; (verb = strsep(&rest, "\n")) && *verb; n++) check(verb);
+    assert_true(n > 0);
+    hh_buf_release(&verbs);
+}
+
+static int run_verb(const char *format, const char *verb) {
+    char line[200];
+    snprintf(line, sizeof line, format, verb);
+    return run(line);
+}
+
+static void check_help(const char *verb) {
+    assert_int_equal(run_verb("hydrahead %s --help", verb), 0);
+    assert_string_equal(errors.data, "");
+    assert_non_null(strstr(out.data, "\nUsage: hydrahead "));
+    assert_non_null(strstr(out.data, "\nExample:\n  hydrahead "));
+    for (const char *line = out.data; *line; line += strcspn(line, "\n") + 1)
+        if (strcspn(line, "\n") > 100) fail_msg("the help of %s has a line of more than 100 columns", verb);
+    assert_int_equal(run_verb("hydrahead help --man %s", verb), 0);
+    assert_memory_equal(out.data, ".TH HYDRAHEAD", 13);
+    assert_int_equal(run_verb("hydrahead help %s > /dev/full", verb), 1);
+    /* Each has its line in the list. */
+    char start[64];
+    snprintf(start, sizeof start, "\n  %s ", verb);
+    assert_int_equal(run("hydrahead help"), 0);
+    assert_non_null(strstr(out.data, start));
+}
+
+static void test_every_verb_explains_itself(void **state) {
+    (void)state;
+    each_verb(check_help);
+}
+
+static void check_bad_words(const char *verb) {
+    assert_int_equal(run_verb("hydrahead %s --no-such-option", verb), 2);
+    assert_string_equal(out.data, "");
+    assert_non_null(strstr(errors.data, "hydrahead: "));
+    assert_non_null(strstr(errors.data, "--no-such-option"));
+    if (run_verb("hydrahead %s --threads none", verb) != 2) fail_msg("%s takes --threads none", verb);
+    if (run_verb("hydrahead %s --seed 1.5", verb) != 2) fail_msg("%s takes --seed 1.5", verb);
+}
+
+static void test_bad_words_exit_2(void **state) {
+    (void)state;
+    each_verb(check_bad_words);
+}
+
+/* Verbs whose first word is a model refuse a path that is not there, and name it. */
+static void check_absent(const char *verb) {
+    assert_int_equal(run_verb("hydrahead help %s", verb), 0);
+    char usage[100];
+    snprintf(usage, sizeof usage, "Usage: hydrahead %s MODEL [", verb);
+    if (!strstr(out.data, usage)) return;
+    int code = run_verb("hydrahead %s /no/such/model", verb);
+    if (code != 1 && code != 2) fail_msg("%s with an absent model: exit %d", verb, code);
+    if (!strstr(errors.data, "hydrahead: ")) fail_msg("%s with an absent model says nothing", verb);
+    if (code == 1 && !strstr(errors.data, "/no/such/model")) fail_msg("%s: %s", verb, errors.data);
+}
+
+static void test_absent_model_is_named(void **state) {
+    (void)state;
+    each_verb(check_absent);
+}
+
+static void test_main_man_page_lists_verbs(void **state) {
+    (void)state;
+    assert_int_equal(run("hydrahead help --man"), 0);
+    assert_memory_equal(out.data, ".TH HYDRAHEAD 1", 15);
+    assert_non_null(strstr(out.data, "NO_COLOR"));
+}
+
+static void test_install(void **state) {
+    (void)state;
+    assert_int_equal(
+        run("tools/install.sh \"$TMP\" /usr && \"$TMP\"/usr/bin/hydrahead version && "
+            "ls \"$TMP\"/usr/share/man/man1/hydrahead.1 \"$TMP\"/usr/share/bash-completion/completions/hydrahead"),
+        0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_every_verb_explains_itself),
+        cmocka_unit_test(test_bad_words_exit_2),
+        cmocka_unit_test(test_absent_model_is_named),
+        cmocka_unit_test(test_main_man_page_lists_verbs),
+        cmocka_unit_test(test_install),
+    };
+    return cmocka_run_group_tests_name("cli/program", tests, NULL, release);
+}
