@@ -11,7 +11,8 @@ hh_code hh_text_read(const char *path, char **text, size_t *len, hh_error *err);
 /* The shipped book excerpts, for training and default calibration, or (`valid`) for evaluation haystacks:
  * models/nano/text_*.txt.gz. */
 hh_code hh_text_shipped(bool valid, char **text, size_t *len, hh_error *err);
-/* The same file's path, owned by the caller: under the working directory, else in a folder above the program. */
+/* The same file's path, owned by the caller: looked for where the shipped model is (HYDRAHEAD_MODELS, the working
+ * directory, above the program). */
 char *hh_text_shipped_path(bool valid);
 
 /* A token shard: every document's ids with the tokenizer's end id behind each, mapped from a cache file in `dir` that

@@ -113,9 +113,8 @@ static int ascending(const void *a, const void *b) {
  * empty ones (before a needle at the very beginning) too. */
 static void add_essay(hh_needles *n, const hh_needle_draw *d, const int64_t *order, int64_t units, hh_buf *out) {
     int64_t count = n->setting->n_keys * n->setting->n_values, at[HH_MAX_NEEDLES];
-    int64_t first = n->setting->haystack == HH_HAYSTACK_BOOK ? hh_mt_below(&n->mt, n->hay.n_words) : 0;
     hh_buf text = {0};
-    hh_haystack_take(&n->hay, first, units, &text);
+    hh_haystack_take(&n->hay, n->first_word, units, &text);
     size_t *start, done = 0;
     int64_t sentences = hh_sentences(text.data, text.len, &start);
     hh_mt_sample(&n->mt, N_DEPTHS, count, at);
@@ -225,19 +224,16 @@ static hh_code compose_counted(hh_needles *n, int64_t units, int64_t *tokens, hh
     return hh_needle_count(n, n->prompt.data, n->prompt.len, tokens, err);
 }
 
-/* RULER's bisection. n->units is 0 when nothing fits; *least is the size of the smallest prompt tried. */
-static hh_code find_units(hh_needles *n, int64_t *least, hh_error *err) {
-    int64_t tokens;
-    n->units = 0;
+/* RULER's bisection. n->units stays 0 when nothing fits. */
+static hh_code find_units(hh_needles *n, hh_error *err) {
+    int64_t tokens = 0;
     HH_TRY(compose_counted(n, n->step, &tokens, err));
-    *least = tokens;
     double per_unit = (double)tokens / (double)n->step;
     int64_t estimate = (int64_t)((double)n->length / per_unit * 3.0);
     int64_t lo = n->step, hi = estimate > 2 * n->step ? estimate : 2 * n->step;
     while (lo <= hi) {
         int64_t mid = (lo + hi) / 2;
         HH_TRY(compose_counted(n, mid, &tokens, err));
-        if (tokens < *least) *least = tokens;
         if (tokens + n->reserve <= n->length) {
             n->units = mid;
             lo = mid + 1;
@@ -261,24 +257,42 @@ static hh_code short_reserve(hh_needles *n, int64_t *reserve, hh_error *err) {
     return HH_OK;
 }
 
+/* Prompts of fewer and fewer units, from *units, until one fits. RULER takes a step off each time; away from its ways
+ * each prompt is filled as far as its own words allow. */
+static hh_code compose_fitting(hh_needles *n, int64_t *units, int64_t *tokens, int most_tries, hh_error *err) {
+    if (n->setting->haystack == HH_HAYSTACK_BOOK) n->first_word = hh_mt_below(&n->mt, n->hay.n_words);
+    for (int tries = 0; tries < most_tries;) {
+        HH_TRY(compose_counted(n, *units, tokens, err));
+        int64_t excess = *tokens + n->reserve - n->length, less = n->step;
+        if (excess <= 0) return HH_OK;
+        if (n->tight && excess * *units / *tokens * 3 / 4 > less) less = excess * *units / *tokens * 3 / 4;
+        if (*units > less)
+            *units -= less;
+        else
+            tries++; /* other keys and values may be shorter */
+    }
+    return hh_fail(
+        err, HH_EINVAL,
+        "%s does not fit in %lld tokens: its shortest prompts take about %lld and %lld are kept for the answer",
+        n->setting->name, (long long)n->length, (long long)*tokens, (long long)n->reserve);
+}
+
 static hh_code fit(hh_needles *n, hh_error *err) {
     bool book = n->setting->haystack == HH_HAYSTACK_BOOK, essay = book || n->setting->haystack == HH_HAYSTACK_ESSAY;
-    int64_t least = 0;
+    int64_t tokens = 0;
     n->reserve = RULER_NEW_TOKENS;
     n->step = essay ? RULER_ESSAY_STEP : n->length < 4096 ? 5 : RULER_LINE_STEP;
     if (essay && n->length < 4096) n->step = 25; /* 500 words would be half of it and more */
-    bool tried = !book && (!essay || n->length >= 1024);
-    if (tried) HH_TRY(find_units(n, &least, err));
+    if (!book && (!essay || n->length >= 1024)) HH_TRY(find_units(n, err));
     if (n->units > 0) return HH_OK;
+    n->tight = true;
     hh_mt_seed(&n->mt, n->seed);
     HH_TRY(short_reserve(n, &n->reserve, err));
-    n->step = book && n->length >= 1024 ? 10 : 1;
-    HH_TRY(find_units(n, &least, err));
-    if (n->units > 0) return HH_OK;
-    return hh_fail(
-        err, HH_EINVAL,
-        "%s does not fit in %lld tokens: its shortest prompt takes about %lld and %lld are kept for the answer",
-        n->setting->name, (long long)n->length, (long long)least, (long long)n->reserve);
+    n->step = 1;
+    n->units = essay ? n->length : n->length / 8 + 1; /* a word is a token at least, a line at least eight */
+    HH_TRY(compose_fitting(n, &n->units, &tokens, 8, err));
+    n->units += n->units / 4 + 2; /* where each prompt's own search begins */
+    return HH_OK;
 }
 
 static hh_code read_haystack(hh_needles *n, const hh_needle_options *o, hh_error *err) {
@@ -335,18 +349,8 @@ void hh_needles_free(hh_needles *n) {
 
 hh_code hh_needles_next(hh_needles *n, hh_needle_sample *out, hh_error *err) {
     const hh_needle_setting *s = n->setting;
-    int64_t units = n->units, tokens;
-    for (int tries = 0;;) {
-        HH_TRY(compose_counted(n, units, &tokens, err));
-        if (tokens + n->reserve <= n->length) break;
-        if (units > n->step)
-            units -= n->step;
-        else if (++tries > 200)
-            return hh_fail(err, HH_EINVAL,
-                           "%s does not fit in %lld tokens: prompts of the smallest haystack take %lld and %lld are "
-                           "kept for the answer",
-                           s->name, (long long)n->length, (long long)tokens, (long long)n->reserve);
-    }
+    int64_t units = n->units, tokens = 0;
+    HH_TRY(compose_fitting(n, &units, &tokens, 2000, err));
     *out = (hh_needle_sample){
         .prompt = hh_strdup(n->prompt.data), .depth = n->last.depth, .n_tokens = tokens, .max_new = n->reserve};
     for (int i = 0; i < s->n_asked; i++)

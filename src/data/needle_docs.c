@@ -118,7 +118,7 @@ void hh_needle_docs_free(hh_needle_docs *d) {
 typedef struct draft {
     int n_keys, n_questions;
     bool compact;
-    char *key[MAX_KEYS], value[MAX_KEYS][8];
+    char *key[MAX_KEYS], value[MAX_KEYS][24];
     hh_ids head, needle[MAX_KEYS], tail, tail_answer;
     int64_t taken; /* tokens of all of these */
 } draft;

@@ -170,7 +170,7 @@ static hh_code map_cache(hh_shard *s, shard_memory *m, const char *file, uint64_
 static hh_code open_cached(hh_shard *s, const char *path, const hh_tokenizer *t, const char *dir, hh_error *err) {
     shard_memory *m = s->impl;
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    uint64_t key;
+    uint64_t key = 0;
     HH_TRY(make_key(path, t, &key, err));
     HH_TRY(hh_make_directory(dir, err));
     char *file = hh_sprintf("%s/%s.%016llx.ids", dir, name, (unsigned long long)key);

@@ -1,4 +1,5 @@
 /* Text files, plain or gzip-compressed, and where the shipped excerpts are; see corpus.h. */
+#include "base/env.h"
 #include "base/filemap.h"
 #include "data/corpus.h"
 
@@ -58,19 +59,35 @@ hh_code hh_text_read(const char *path, char **text, size_t *len, hh_error *err) 
     return code;
 }
 
+/* dir/name if that is a file; dir is n bytes long and ends with '/'. */
+static char *existing(const char *dir, size_t n, const char *name) {
+    char *path = hh_sprintf("%.*s%s", (int)n, dir, name);
+    if (hh_file_exists(path)) return path;
+    hh_free(path);
+    return NULL;
+}
+
 char *hh_text_shipped_path(bool valid) {
-    const char *name = valid ? "models/nano/text_valid.txt.gz" : "models/nano/text_train.txt.gz";
-    char program[4096];
-    ssize_t n = hh_file_exists(name) ? 0 : readlink("/proc/self/exe", program, sizeof program - 1);
-    for (int up = 0; n > 0 && up < 4; up++) {
+    const char *name = valid ? "nano/text_valid.txt.gz" : "nano/text_train.txt.gz", *models = hh_env_get()->models;
+    static const char *const below[] = {"models/", "share/hydrahead/models/"};
+    char *path = NULL, program[4096];
+    if (models) {
+        char *dir = hh_sprintf("%s/", models);
+        path = existing(dir, strlen(dir), name);
+        hh_free(dir);
+    }
+    if (!path) path = existing(below[0], strlen(below[0]), name);
+    ssize_t n = path ? 0 : readlink("/proc/self/exe", program, sizeof program);
+    for (int up = 0; n > 0 && up < 5 && !path; up++) {
         while (n > 0 && program[n - 1] != '/') n--;
-        if (n == 0) break;
-        char *path = hh_sprintf("%.*s%s", (int)n, program, name);
-        if (hh_file_exists(path)) return path;
-        hh_free(path);
+        for (int i = 0; i < 2 && n > 0 && !path; i++) {
+            char *dir = hh_sprintf("%.*s%s", (int)n, program, below[i]);
+            path = existing(dir, strlen(dir), name);
+            hh_free(dir);
+        }
         n--;
     }
-    return hh_strdup(name);
+    return path ? path : hh_sprintf("%s%s", below[0], name);
 }
 
 hh_code hh_text_shipped(bool valid, char **text, size_t *len, hh_error *err) {
