@@ -1,0 +1,219 @@
+/* The slow and certain way to the same scores: one patched forward of the whole model for each head, by taps alone. Included by
+ * the float and the double test, which differ in their tolerance. */
+#ifndef HH_TESTS_PROBE_BRUTE_FORCE_H
+#define HH_TESTS_PROBE_BRUTE_FORCE_H
+
+#include "probe/prober.h"
+#include "support/support.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A dense model of random weights. */
+static hh_model *random_model(hh_backend *be, hh_family family, uint64_t seed) {
+    hh_config c = {.family = family,
+                   .n_layers = 2,
+                   .n_heads = 4,
+                   .n_kv_heads = 2,
+                   .head_dim = 8,
+                   .width = 24,
+                   .ffn = 40,
+                   .vocab = 53,
+                   .max_position = 64,
+                   .norm_eps = 1e-6,
+                   .tied = family != HH_LLAMA,
+                   .qk_norm = family == HH_QWEN3,
+                   .stored = HH_DTYPE_F32,
+                   .bos_id = -1,
+                   .rope = {.theta = 10000, .factor = 1}};
+    for (int64_t l = 0; l < c.n_layers; l++) {
+        c.dense[l] = true;
+        for (int64_t h = 0; h < c.n_heads; h++) c.fa[l][h] = true;
+    }
+    hh_error err = {0};
+    hh_model *m;
+    assert_int_equal(hh_model_create(&m, be, &c, &err), HH_OK);
+    hh_rng rng = hh_rng_seeded(seed);
+    for (int64_t i = 0; i < m->n_params; i++) {
+        hh_tensor t = *m->param[i].slot;
+        hh_real *x = t.data;
+        double scale = t.rank == 2 ? 1.5 / sqrt((double)t.dim[1]) : 0.1;
+        for (int64_t j = 0; j < hh_tensor_count(t); j++) x[j] = (hh_real)(scale * hh_rng_normal(&rng) + (t.rank == 1));
+    }
+    return m;
+}
+
+typedef struct brute {
+    const hh_model *m;
+    hh_run *run;
+    int64_t T, row0, A, L, H, D;
+    hh_real *clean, *corrupt, *patched; /* [L][T][H*D] */
+    enum { KEEP_CLEAN, KEEP_CORRUPT, RECEIVER, SENDER, READ_PATCHED } doing;
+    int64_t layer, head;
+    const bool *known;
+} brute;
+
+static hh_real *at(const brute *b, hh_real *of, int64_t l, int64_t t, int64_t h) { return of + ((l * b->T + t) * b->H + h) * b->D; }
+
+static void brute_tap(void *context, hh_point point, int64_t l, hh_tensor x) {
+    brute *b = context;
+    if (point != HH_POINT_HEAD_OUTPUT) return;
+    const size_t n = sizeof(hh_real) * (size_t)b->D;
+    for (int64_t t = 0; t < b->T; t++)
+        for (int64_t h = 0; h < b->H; h++) {
+            hh_real *here = hh_row(x, t) + h * b->D;
+            bool chosen = l == b->layer && h == b->head, known = b->known && b->known[l * b->H + h] && l > b->layer;
+            switch (b->doing) {
+            case KEEP_CLEAN:
+                memcpy(at(b, b->clean, l, t, h), here, n);
+                break;
+            case KEEP_CORRUPT:
+                memcpy(at(b, b->corrupt, l, t, h), here, n);
+                break;
+            case RECEIVER:
+                memcpy(here, at(b, chosen ? b->corrupt : b->clean, l, t, h), n);
+                break;
+            case SENDER:
+                if (known) memcpy(at(b, b->patched, l, t, h), here, n);
+                else memcpy(here, at(b, chosen ? b->corrupt : b->clean, l, t, h), n);
+                break;
+            case READ_PATCHED:
+                memcpy(here, at(b, known ? b->patched : b->clean, l, t, h), n);
+                break;
+            }
+        }
+}
+
+static double brute_readout(brute *b, const int32_t *ids, const int32_t *right, const int32_t *wrong) {
+    const hh_span span = {0, b->T, 0};
+    const hh_batch batch = {.n_tokens = b->T, .n_spans = 1, .ids = ids, .span = &span};
+    hh_error err = {0};
+    hh_tensor final;
+    hh_run_set_tap(b->run, (hh_tap){brute_tap, b});
+    assert_int_equal(hh_forward(b->run, &batch, &final, &err), HH_OK);
+    const int64_t V = b->m->config.vocab;
+    hh_real *z = hh_alloc(sizeof(hh_real) * (size_t)(V * b->A));
+    hh_logits(b->run, hh_tensor_rows(final, b->row0, b->row0 + b->A), NULL, b->A, hh_tensor_2d(z, HH_DTYPE_REAL, b->A, V));
+    double m = 0, total = 0;
+    for (int64_t j = 0; j < b->A; j++) {
+        const hh_real *row = z + j * V;
+        double top = -1e30, sum = 0;
+        for (int64_t v = 0; v < V; v++) top = (double)row[v] > top ? (double)row[v] : top;
+        for (int64_t v = 0; v < V; v++) sum += exp((double)row[v] - top);
+        double weight = pow(0.9, (double)j);
+        total += weight;
+        m += weight * ((double)row[right[j]] - (wrong ? (double)row[wrong[j]] : top + log(sum)));
+    }
+    hh_free(z);
+    return m / total;
+}
+
+/* Compares all scores of one pair. `senders` limits how many heads are tried as senders. */
+static void compare_with_brute_force(const hh_model *m, const hh_probe_pair *pair, int64_t senders, double tolerance) {
+    const hh_config *c = &m->config;
+    const int64_t L = c->n_layers, H = c->n_heads, D = c->head_dim, T = pair->n_prompt + pair->n_answer - 1;
+    brute b = {.m = m, .T = T, .row0 = pair->n_prompt - 1, .A = pair->n_answer, .L = L, .H = H, .D = D, .layer = -1};
+    hh_error err = {0};
+    assert_int_equal(hh_run_new(&b.run, m, T, 1, HH_RUN_INFERENCE, &err), HH_OK);
+    const size_t bytes = sizeof(hh_real) * (size_t)(L * T * H * D);
+    b.clean = hh_alloc(bytes);
+    b.corrupt = hh_alloc(bytes);
+    b.patched = hh_alloc(bytes);
+    int32_t *x = hh_alloc(sizeof(int32_t) * (size_t)T), *y = hh_alloc(sizeof(int32_t) * (size_t)T);
+    memcpy(x, pair->prompt, sizeof(int32_t) * (size_t)pair->n_prompt);
+    memcpy(y, pair->corrupt, sizeof(int32_t) * (size_t)pair->n_prompt);
+    memcpy(x + pair->n_prompt, pair->right, sizeof(int32_t) * (size_t)(pair->n_answer - 1));
+    memcpy(y + pair->n_prompt, pair->right, sizeof(int32_t) * (size_t)(pair->n_answer - 1));
+    b.doing = KEEP_CLEAN;
+    double clean = brute_readout(&b, x, pair->right, pair->wrong);
+    b.doing = KEEP_CORRUPT;
+    double corrupt = brute_readout(&b, y, pair->right, pair->wrong);
+
+    hh_prober *p;
+    double m_clean, m_corrupt, *ie = hh_alloc(sizeof(double) * (size_t)(L * H));
+    assert_int_equal(hh_prober_new(&p, m, T + 1, pair->n_answer, &err), HH_OK);
+    assert_int_equal(hh_prober_load(p, pair, &m_clean, &m_corrupt, &err), HH_OK);
+    assert_true(fabs(m_clean - clean) <= tolerance * (1 + fabs(clean)));
+    assert_true(fabs(m_corrupt - corrupt) <= tolerance * (1 + fabs(corrupt)));
+    assert_true(fabs(clean - corrupt) > 1e-3);
+
+    hh_prober_receivers(p, ie);
+    bool *known = hh_alloc((size_t)(L * H));
+    b.doing = RECEIVER;
+    for (int64_t l = 0; l < L; l++)
+        for (int64_t h = 0; h < H; h++) {
+            b.layer = l;
+            b.head = h;
+            double want = (clean - brute_readout(&b, x, pair->right, pair->wrong)) / (clean - corrupt);
+            assert_near(ie[l * H + h], want, tolerance);
+            known[l * H + h] = l == L - 1 ? h % 2 == 0 : h == 1; /* several layers, some of their heads */
+        }
+    for (int64_t i = 0; i < senders && i < (L - 1) * H; i++) {
+        int64_t stride = (L - 1) * H / senders > 0 ? (L - 1) * H / senders : 1, s = i * stride % ((L - 1) * H);
+        b.layer = s / H;
+        b.head = s % H;
+        b.known = known;
+        b.doing = SENDER;
+        brute_readout(&b, x, pair->right, pair->wrong);
+        b.doing = READ_PATCHED;
+        double want = (clean - brute_readout(&b, x, pair->right, pair->wrong)) / (clean - corrupt);
+        assert_near(hh_prober_sender(p, known, s / H, s % H), want, tolerance);
+        b.known = NULL;
+    }
+    /* nothing above the last layer listens */
+    assert_true(hh_prober_sender(p, known, L - 1, 0) == 0);
+
+    hh_prober_free(p);
+    hh_run_free(b.run);
+    hh_free(b.clean);
+    hh_free(b.corrupt);
+    hh_free(b.patched);
+    hh_free(x);
+    hh_free(y);
+    hh_free(ie);
+    hh_free(known);
+}
+
+/* A random model of two layers, both readouts, one and several answer tokens. */
+static void compare_random_models(hh_backend *be, double tolerance) {
+    static const hh_family families[] = {HH_QWEN3, HH_LLAMA};
+    for (int i = 0; i < 2; i++) {
+        hh_model *m = random_model(be, families[i], (uint64_t)(17 + i));
+        int32_t prompt[20], corrupt[20];
+        for (int j = 0; j < 20; j++) prompt[j] = corrupt[j] = (j * 7 + i) % 53;
+        corrupt[5] = 51;
+        corrupt[6] = 3;
+        const int32_t right[] = {4, 9, 30}, wrong[] = {8, 11, 2};
+        hh_probe_pair pair = {.prompt = prompt, .corrupt = corrupt, .right = right, .wrong = wrong, .n_prompt = 20, .n_answer = 3};
+        compare_with_brute_force(m, &pair, 4, tolerance);
+        pair.wrong = NULL;
+        compare_with_brute_force(m, &pair, 4, tolerance);
+        pair.n_answer = 1;
+        compare_with_brute_force(m, &pair, 4, tolerance);
+        hh_model_close(m);
+    }
+}
+
+/* nano: a needle of seven digits in running words, by its tokens. */
+static void compare_nano(hh_backend *be, int64_t senders, double tolerance) {
+    hh_error err = {0};
+    hh_model *m;
+    if (hh_model_open(&m, be, "nano", HH_LOAD_STORED, &err) != HH_OK) fail_msg("%s", err.text);
+    enum { N = 96 };
+    int32_t prompt[N], corrupt[N];
+    hh_rng rng = hh_rng_seeded(3);
+    for (int j = 0; j < N; j++) prompt[j] = corrupt[j] = (int32_t)(256 + hh_rng_below(&rng, m->config.vocab - 256));
+    /* an induction pattern: the run of tokens 20..26 comes again at the end, without its last token */
+    for (int j = 0; j < 6; j++) prompt[N - 6 + j] = corrupt[N - 6 + j] = prompt[20 + j];
+    corrupt[26] = prompt[60];
+    const int32_t right[] = {prompt[26], prompt[27]}, wrong[] = {corrupt[26], prompt[61]};
+    hh_probe_pair pair = {.prompt = prompt, .corrupt = corrupt, .right = right, .wrong = wrong, .n_prompt = N, .n_answer = 2};
+    compare_with_brute_force(m, &pair, senders, tolerance);
+    pair.wrong = NULL;
+    compare_with_brute_force(m, &pair, senders, tolerance);
+    hh_model_close(m);
+}
+
+#endif
