@@ -17,22 +17,55 @@ static int64_t length, samples = 8, senders = 32;
 static bool all_senders, json;
 
 static const hh_option options[] = {
-    {.name = "pairs", .kind = HH_OPTION_STRING, .value = &pairs_file, .argument = "FILE",
-     .help = "your own counterfactual pairs instead of the tasks: JSONL with prompt, corrupt, answer and, unless the answer is scored by its "
+    {.name = "pairs",
+     .kind = HH_OPTION_STRING,
+     .value = &pairs_file,
+     .argument = "FILE",
+     .help = "your own counterfactual pairs instead of the tasks: JSONL with prompt, corrupt, answer and, unless the "
+             "answer is scored by its "
              "log-probability, wrong"},
-    {.name = "tasks", .kind = HH_OPTION_STRING, .value = &tasks, .argument = "A,B", .help = "needle tasks to make pairs from"},
-    {.name = "corruption", .kind = HH_OPTION_CHOICE, .value = &corruption, .choices = "value|key|both",
+    {.name = "tasks",
+     .kind = HH_OPTION_STRING,
+     .value = &tasks,
+     .argument = "A,B",
+     .help = "needle tasks to make pairs from"},
+    {.name = "corruption",
+     .kind = HH_OPTION_CHOICE,
+     .value = &corruption,
+     .choices = "value|key|both",
      .help = "what is replaced in the corrupt prompt: the needle's value, its key, or each in turn"},
-    {.name = "length", .kind = HH_OPTION_INT, .value = &length, .argument = "N", .max = 1 << 24,
+    {.name = "length",
+     .kind = HH_OPTION_INT,
+     .value = &length,
+     .argument = "N",
+     .max = 1 << 24,
      .help = "tokens of a needle prompt; 0 is 4096 or the model's native length, whichever is less"},
-    {.name = "samples", .letter = 'n', .kind = HH_OPTION_INT, .value = &samples, .argument = "N", .min = 1, .max = 100000,
+    {.name = "samples",
+     .letter = 'n',
+     .kind = HH_OPTION_INT,
+     .value = &samples,
+     .argument = "N",
+     .min = 1,
+     .max = 100000,
      .help = "pairs of each task under each corruption"},
-    {.name = "senders", .kind = HH_OPTION_INT, .value = &senders, .argument = "N", .max = 1 << 20,
+    {.name = "senders",
+     .kind = HH_OPTION_INT,
+     .value = &senders,
+     .argument = "N",
+     .max = 1 << 20,
      .help = "heads of highest attribution that are scored exactly as senders; 0 leaves senders out"},
     {.name = "all-senders", .kind = HH_OPTION_FLAG, .value = &all_senders, .help = "score every head as a sender"},
-    {.name = "haystack", .kind = HH_OPTION_STRING, .value = &haystack_file, .argument = "FILE",
+    {.name = "haystack",
+     .kind = HH_OPTION_STRING,
+     .value = &haystack_file,
+     .argument = "FILE",
      .help = "text (plain or .gz) for haystacks of prose; the shipped book excerpt if not given"},
-    {.name = "out", .letter = 'o', .kind = HH_OPTION_STRING, .value = &out_dir, .argument = "DIR", .help = "folder of heads.json and heads.html"},
+    {.name = "out",
+     .letter = 'o',
+     .kind = HH_OPTION_STRING,
+     .value = &out_dir,
+     .argument = "DIR",
+     .help = "folder of heads.json and heads.html"},
     HH_CLI_JSON_OPTION(json),
     HH_CLI_COMMON_OPTIONS(common),
     {0}};
@@ -41,10 +74,13 @@ static const hh_command command = {
     .summary = "find the heads that retrieval depends on, by causal intervention",
     .words = "MODEL",
     .description =
-        "Runs counterfactual pairs of prompts through a dense model: the same text with and without the answer's evidence. A head's receiver "
-        "score says how much of the answer is lost when the head's output is replaced by what it was without the evidence (its direct "
+        "Runs counterfactual pairs of prompts through a dense model: the same text with and without the answer's "
+        "evidence. A head's receiver "
+        "score says how much of the answer is lost when the head's output is replaced by what it was without the "
+        "evidence (its direct "
         "effect); its sender score how much is lost through the heads already known to matter. Scores are exact; a "
-        "first-order attribution is given beside them with its rank correlation.\n\nWrites DIR/heads.json for `hydrahead select` and "
+        "first-order attribution is given beside them with its rank correlation.\n\nWrites DIR/heads.json for "
+        "`hydrahead select` and "
         "DIR/heads.html to look at.",
     .example = "hydrahead probe nano --tasks niah_book --samples 2 --senders 4 --out /tmp/probe-nano",
     .options = options,
@@ -64,8 +100,8 @@ static void release_pairs(pair_list *p) {
     for (int64_t i = 0; i < p->n; i++) hh_pairs_free(p->pairs[i], p->capability[i].n_pairs);
 }
 
-static hh_code make_pairs(pair_list *p, const hh_tokenizer *t, hh_needle_task task, hh_corruption kind, const hh_needle_options *base,
-                          hh_error *err) {
+static hh_code make_pairs(pair_list *p, const hh_tokenizer *t, hh_needle_task task, hh_corruption kind,
+                          const hh_needle_options *base, hh_error *err) {
     hh_needle_options o = *base;
     o.task = task;
     hh_needles *needles;
@@ -78,7 +114,8 @@ static hh_code make_pairs(pair_list *p, const hh_tokenizer *t, hh_needle_task ta
         hh_pairs_free(pairs, samples);
         return code;
     }
-    snprintf(p->name[p->n], sizeof p->name[p->n], "%s/%s", hh_needle_task_name(task), kind == HH_CORRUPT_VALUE ? "value" : "key");
+    snprintf(p->name[p->n], sizeof p->name[p->n], "%s/%s", hh_needle_task_name(task),
+             kind == HH_CORRUPT_VALUE ? "value" : "key");
     p->pairs[p->n] = pairs;
     p->capability[p->n] = (hh_capability){.name = p->name[p->n], .pair = pairs, .n_pairs = samples};
     p->n++;
@@ -92,7 +129,8 @@ static hh_code pairs_from_tasks(pair_list *p, const hh_tokenizer *t, const hh_ne
     hh_code code = words.n ? HH_OK : hh_fail(err, HH_EINVAL, "--tasks is empty");
     for (int64_t i = 0; i < words.n && code == HH_OK; i++) {
         hh_needle_task task;
-        if (!hh_needle_task_parse(words.word[i], &task)) code = hh_fail(err, HH_EINVAL, "--tasks: '%s' is not a needle task", words.word[i]);
+        if (!hh_needle_task_parse(words.word[i], &task))
+            code = hh_fail(err, HH_EINVAL, "--tasks: '%s' is not a needle task", words.word[i]);
         for (int kind = HH_CORRUPT_VALUE; kind <= HH_CORRUPT_KEY && code == HH_OK; kind++) {
             if (!strcmp(corruption, kind == HH_CORRUPT_VALUE ? "key" : "value")) continue;
             if (p->n == MAX_CAPABILITIES) {
@@ -107,7 +145,8 @@ static hh_code pairs_from_tasks(pair_list *p, const hh_tokenizer *t, const hh_ne
     }
     hh_words_release(&words);
     if (code == HH_OK && !p->n)
-        code = hh_fail(err, HH_EFORMAT, "no task fits into %lld tokens; give a larger --length or other --tasks", (long long)base->length);
+        code = hh_fail(err, HH_EFORMAT, "no task fits into %lld tokens; give a larger --length or other --tasks",
+                       (long long)base->length);
     return code;
 }
 
@@ -138,7 +177,8 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
     int64_t used = 0;
     for (int64_t i = 0; i < s->n_capabilities; i++) used += s->capability[i].used;
     if (code == HH_OK && !used)
-        fprintf(stderr, "hydrahead: warning: no pair was kept: the model's answers do not depend on the evidence at this length; all scores are 0\n");
+        fprintf(stderr, "hydrahead: warning: no pair was kept: the model's answers do not depend on the evidence at "
+                        "this length; all scores are 0\n");
     if (code == HH_OK && json) {
         hh_buf text = {0};
         code = hh_file_read(heads, (size_t)1 << 30, &text, err);
@@ -149,11 +189,15 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
         hh_scores_terminal(s, hh_color_wanted(STDOUT_FILENO), &text);
         for (int64_t i = 0; i < s->n_capabilities; i++) {
             const hh_capability_scores *c = &s->capability[i];
-            hh_buf_printf(&text, "%s%-24s %3lld pairs used, %lld dropped; attribution against receiver scores: Spearman %.2f\n", i ? "" : "\n",
-                          c->name, (long long)c->used, (long long)c->n_dropped, c->spearman);
+            hh_buf_printf(
+                &text, "%s%-24s %3lld pairs used, %lld dropped; attribution against receiver scores: Spearman %.2f\n",
+                i ? "" : "\n", c->name, (long long)c->used, (long long)c->n_dropped, c->spearman);
         }
-        hh_buf_printf(&text, "\ntime: %.1f s for the base forwards, %.1f s for all receiver scores (%.2fx), %.1f s attribution, %.1f s senders\n",
-                      s->base_seconds, s->receiver_seconds, s->base_seconds > 0 ? s->receiver_seconds / s->base_seconds : 0, s->attribution_seconds,
+        hh_buf_printf(&text,
+                      "\ntime: %.1f s for the base forwards, %.1f s for all receiver scores (%.2fx), %.1f s "
+                      "attribution, %.1f s senders\n",
+                      s->base_seconds, s->receiver_seconds,
+                      s->base_seconds > 0 ? s->receiver_seconds / s->base_seconds : 0, s->attribution_seconds,
                       s->sender_seconds);
         hh_buf_printf(&text, "%s\n%s\n", heads, page);
         fputs(text.data, stdout);

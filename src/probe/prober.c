@@ -1,5 +1,5 @@
-/* Scores of one pair; equations in prober.h. Everything after the two base forwards works on stored streams: `clean` and
- * `corrupt` keep every head's output, `clean` also each block's input and attention output. */
+/* Scores of one pair; equations in prober.h. Everything after the two base forwards works on stored streams: `clean`
+ * and `corrupt` keep every head's output, `clean` also each block's input and attention output. */
 #include "probe/prober.h"
 
 #include <math.h>
@@ -31,20 +31,25 @@ struct hh_prober {
     int64_t T, row0, A; /* tokens; first row that predicts an answer token; answer tokens */
     bool has_wrong;
     double m_clean, m_corrupt;
-    const bool *known;          /* see recompute_known */
+    const bool *known; /* see recompute_known */
 };
 
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
 
 /* Rows that one push may hold: hh_forward_mlp works on at most max_tokens rows. */
-static int64_t push_rows(const hh_prober *p) { return p->max_tokens; }
+static int64_t push_rows(const hh_prober *p) {
+    return p->max_tokens;
+}
 
 static void place_trace(trace *t, const hh_prober *p, hh_arena *a, bool streams) {
     t->heads = hh_arena_alloc(a, sizeof(hh_tensor) * (size_t)p->L);
     t->input = hh_arena_alloc(a, sizeof(hh_tensor) * (size_t)p->L);
     t->attention = hh_arena_alloc(a, sizeof(hh_tensor) * (size_t)p->L);
     for (int64_t l = 0; l < p->L; l++) {
-        hh_tensor heads = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->max_tokens, p->H * p->D), input = HH_NONE, attention = HH_NONE;
+        hh_tensor heads = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->max_tokens, p->H * p->D), input = HH_NONE,
+                  attention = HH_NONE;
         if (streams) {
             input = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->max_tokens, p->C);
             attention = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->max_tokens, p->C);
@@ -90,14 +95,16 @@ size_t hh_prober_bytes(const hh_config *c, int64_t max_tokens, int64_t max_answe
     hh_arena a;
     hh_arena_init_counting(&a, "probe");
     place(&p, &a);
-    return a.used + hh_run_bytes(c, p.max_tokens, 1, HH_RUN_TRAINING) + hh_run_bytes(c, p.max_tokens, 1, HH_RUN_INFERENCE);
+    return a.used + hh_run_bytes(c, p.max_tokens, 1, HH_RUN_TRAINING) +
+           hh_run_bytes(c, p.max_tokens, 1, HH_RUN_INFERENCE);
 }
 
 hh_code hh_prober_new(hh_prober **out, const hh_model *m, int64_t max_tokens, int64_t max_answer, hh_error *err) {
     *out = NULL;
     for (int64_t l = 0; l < m->config.n_layers; l++)
         if (!m->w.layer[l].dense)
-            return hh_fail(err, HH_EUNSUPPORTED, "%s: layer %lld is already a hybrid layer; heads are probed in the teacher",
+            return hh_fail(err, HH_EUNSUPPORTED,
+                           "%s: layer %lld is already a hybrid layer; heads are probed in the teacher",
                            m->path ? m->path : "the model", (long long)l);
     hh_prober counted = prober_of(&m->config, max_tokens, max_answer);
     hh_arena count;
@@ -127,9 +134,13 @@ void hh_prober_free(hh_prober *p) {
     hh_free(p);
 }
 
-static hh_tensor answer_rows(const hh_prober *p, hh_tensor t) { return hh_tensor_rows(t, p->row0, p->row0 + p->A); }
+static hh_tensor answer_rows(const hh_prober *p, hh_tensor t) {
+    return hh_tensor_rows(t, p->row0, p->row0 + p->A);
+}
 
-static const hh_tensor *head_matrix(const hh_model *m) { return m->w.lm_head.data ? &m->w.lm_head : &m->w.embedding; }
+static const hh_tensor *head_matrix(const hh_model *m) {
+    return m->w.lm_head.data ? &m->w.lm_head : &m->w.embedding;
+}
 
 static void keep_clean(void *context, hh_point point, int64_t layer, hh_tensor t) {
     hh_prober *p = context;
@@ -142,7 +153,8 @@ static void keep_clean(void *context, hh_point point, int64_t layer, hh_tensor t
 
 static void keep_corrupt(void *context, hh_point point, int64_t layer, hh_tensor t) {
     hh_prober *p = context;
-    if (point == HH_POINT_HEAD_OUTPUT) p->be->ops->copy(p->be, hh_tensor_rows(p->corrupt.heads[layer], 0, p->T), hh_tensor_join(t));
+    if (point == HH_POINT_HEAD_OUTPUT)
+        p->be->ops->copy(p->be, hh_tensor_rows(p->corrupt.heads[layer], 0, p->T), hh_tensor_join(t));
 }
 
 static double dot(const hh_real *a, const hh_real *b, int64_t n) {
@@ -156,15 +168,15 @@ static void readout(hh_prober *p, hh_tensor final, int64_t n_groups, double *m) 
     const int64_t n = n_groups * p->A;
     if (!p->has_wrong) {
         for (int64_t i = 0; i < n; i++) p->target[i] = p->target[i % p->A];
-        p->be->ops->ce_head(p->be, hh_tensor_rows(p->nll, 0, n), NULL, HH_NONE, NULL, final, &p->m->w.head, p->target, 0);
+        p->be->ops->ce_head(p->be, hh_tensor_rows(p->nll, 0, n), NULL, HH_NONE, NULL, final, &p->m->w.head, p->target,
+                            0);
     }
     for (int64_t g = 0; g < n_groups; g++) {
         m[g] = 0;
         for (int64_t j = 0; j < p->A; j++) {
             const hh_real *y = hh_row(final, g * p->A + j);
-            double value = p->has_wrong
-                               ? dot(y, hh_row(p->right_row, j), p->C) - dot(y, hh_row(p->wrong_row, j), p->C)
-                               : -(double)*hh_row(p->nll, g * p->A + j);
+            double value = p->has_wrong ? dot(y, hh_row(p->right_row, j), p->C) - dot(y, hh_row(p->wrong_row, j), p->C)
+                                        : -(double)*hh_row(p->nll, g * p->A + j);
             m[g] += p->weight[j] * value;
         }
     }
@@ -174,8 +186,8 @@ static hh_batch batch_of(const hh_prober *p, const hh_span *span) {
     return (hh_batch){.n_tokens = p->T, .n_spans = 1, .ids = p->ids, .span = span};
 }
 
-static hh_code base_forward(hh_prober *p, hh_run *run, hh_tap_fn *tap, const int32_t *prompt, const hh_probe_pair *pair, double *m,
-                            hh_error *err) {
+static hh_code base_forward(hh_prober *p, hh_run *run, hh_tap_fn *tap, const int32_t *prompt, const hh_probe_pair *pair,
+                            double *m, hh_error *err) {
     memcpy(p->ids, prompt, sizeof(int32_t) * (size_t)pair->n_prompt);
     memcpy(p->ids + pair->n_prompt, pair->right, sizeof(int32_t) * (size_t)(pair->n_answer - 1));
     const hh_span span = {0, p->T, 0};
@@ -186,7 +198,8 @@ static hh_code base_forward(hh_prober *p, hh_run *run, hh_tap_fn *tap, const int
     hh_run_set_tap(run, (hh_tap){0});
     HH_TRY(code);
     readout(p, answer_rows(p, final), 1, m);
-    if (!isfinite(*m)) return hh_fail(err, HH_ENONFINITE, "the readout of a pair of %lld tokens is %g", (long long)p->T, *m);
+    if (!isfinite(*m))
+        return hh_fail(err, HH_ENONFINITE, "the readout of a pair of %lld tokens is %g", (long long)p->T, *m);
     return HH_OK;
 }
 
@@ -201,7 +214,8 @@ hh_code hh_prober_load(hh_prober *p, const hh_probe_pair *pair, double *clean, d
     for (int64_t j = 0; j < p->A; j++) z += p->weight[j] = pow(HH_PROBE_LAMBDA, (double)j);
     for (int64_t j = 0; j < p->A; j++) p->weight[j] /= z;
     p->be->ops->embedding_fwd(p->be, hh_tensor_rows(p->right_row, 0, p->A), *head_matrix(p->m), pair->right);
-    if (p->has_wrong) p->be->ops->embedding_fwd(p->be, hh_tensor_rows(p->wrong_row, 0, p->A), *head_matrix(p->m), pair->wrong);
+    if (p->has_wrong)
+        p->be->ops->embedding_fwd(p->be, hh_tensor_rows(p->wrong_row, 0, p->A), *head_matrix(p->m), pair->wrong);
     memcpy(p->target, pair->right, sizeof(int32_t) * (size_t)p->A);
     /* the clean forward is last: ids stay those of x */
     HH_TRY(base_forward(p, p->run, keep_corrupt, pair->corrupt, pair, &p->m_corrupt, err));
@@ -230,7 +244,9 @@ static void read_groups(hh_prober *p, hh_tensor x, double *m) {
     }
 }
 
-static double effect(const hh_prober *p, double m) { return (p->m_clean - m) / (p->m_clean - p->m_corrupt); }
+static double effect(const hh_prober *p, double m) {
+    return (p->m_clean - m) / (p->m_clean - p->m_corrupt);
+}
 
 /* product[h*A + j] = W_O[:,h] (O_h(x') - O_h(x)) at answer row j. */
 static hh_tensor head_differences(hh_prober *p, int64_t layer) {
@@ -295,7 +311,8 @@ static void add_gradient(void *context, hh_point point, int64_t layer, hh_tensor
         double sum = 0;
         for (int64_t t = 0; t < p->T; t++) {
             const hh_real *d = hh_row(dheads, t) + h * p->D;
-            sum += dot(d, hh_row(p->corrupt.heads[layer], t) + h * p->D, p->D) - dot(d, hh_row(p->clean.heads[layer], t) + h * p->D, p->D);
+            sum += dot(d, hh_row(p->corrupt.heads[layer], t) + h * p->D, p->D) -
+                   dot(d, hh_row(p->clean.heads[layer], t) + h * p->D, p->D);
         }
         p->gradient[layer * p->H + h] = sum;
     }
@@ -312,7 +329,8 @@ void hh_prober_attribution(hh_prober *p, double *direct, double *total) {
     }
 }
 
-/* In a layer of known heads: they keep what they have just computed, and it is noted at the answer's rows; all others are clean. */
+/* In a layer of known heads: they keep what they have just computed, and it is noted at the answer's rows; all others
+ * are clean. */
 static void recompute_known(void *context, hh_point point, int64_t layer, hh_tensor heads) {
     hh_prober *p = context;
     if (point != HH_POINT_HEAD_OUTPUT) return;
@@ -350,7 +368,8 @@ static double read_patched(hh_prober *p, const bool *known, int64_t first) {
     op->copy(p->be, x, answer_rows(p, p->clean.input[first]));
     for (int64_t k = first; k < p->L; k++) {
         if (any_known(p, known, k)) {
-            op->linear_fwd(p->be, product, hh_tensor_rows(p->patched, k * p->A, (k + 1) * p->A), &p->m->w.layer[k].out, false);
+            op->linear_fwd(p->be, product, hh_tensor_rows(p->patched, k * p->A, (k + 1) * p->A), &p->m->w.layer[k].out,
+                           false);
             op->axpy(p->be, x, 1, product);
         } else {
             op->axpy(p->be, x, 1, answer_rows(p, p->clean.attention[k]));

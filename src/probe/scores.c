@@ -28,7 +28,9 @@ typedef struct probing {
     double done;
 } probing;
 
-static double *new_table(int64_t n) { return hh_alloc(sizeof(double) * (size_t)n); }
+static double *new_table(int64_t n) {
+    return hh_alloc(sizeof(double) * (size_t)n);
+}
 
 static hh_probe_pair as_pair(const hh_pair *p) {
     return (hh_probe_pair){.prompt = p->prompt.data,
@@ -42,16 +44,19 @@ static hh_probe_pair as_pair(const hh_pair *p) {
 static hh_code check_pairs(const hh_capability *c, int64_t vocab, hh_error *err) {
     for (int64_t i = 0; i < c->n_pairs; i++) {
         const hh_pair *p = &c->pair[i];
-        if (p->prompt.len != p->corrupt.len || (p->wrong.len && p->wrong.len != p->answer.len) || !p->prompt.len || !p->answer.len)
-            return hh_fail(err, HH_EINVAL, "%s: pair %lld has prompts of %lld and %lld tokens and answers of %lld and %lld; both must agree",
-                           c->name, (long long)i, (long long)p->prompt.len, (long long)p->corrupt.len, (long long)p->answer.len,
-                           (long long)p->wrong.len);
+        if (p->prompt.len != p->corrupt.len || (p->wrong.len && p->wrong.len != p->answer.len) || !p->prompt.len ||
+            !p->answer.len)
+            return hh_fail(
+                err, HH_EINVAL,
+                "%s: pair %lld has prompts of %lld and %lld tokens and answers of %lld and %lld; both must agree",
+                c->name, (long long)i, (long long)p->prompt.len, (long long)p->corrupt.len, (long long)p->answer.len,
+                (long long)p->wrong.len);
         const hh_ids *all[] = {&p->prompt, &p->corrupt, &p->answer, &p->wrong};
         for (int k = 0; k < 4; k++)
             for (int64_t j = 0; j < all[k]->len; j++)
                 if (all[k]->data[j] < 0 || all[k]->data[j] >= vocab)
-                    return hh_fail(err, HH_EINVAL, "%s: pair %lld has token %d, but the model knows %lld", c->name, (long long)i,
-                                   all[k]->data[j], (long long)vocab);
+                    return hh_fail(err, HH_EINVAL, "%s: pair %lld has token %d, but the model knows %lld", c->name,
+                                   (long long)i, all[k]->data[j], (long long)vocab);
     }
     return HH_OK;
 }
@@ -62,7 +67,8 @@ static hh_code step(probing *p, hh_error *err) {
 }
 
 /* Base forwards, receiver scores and attributions of every pair. */
-static hh_code score_receivers(probing *p, const hh_capability *c, hh_capability_scores *out, gathered *g, hh_error *err) {
+static hh_code score_receivers(probing *p, const hh_capability *c, hh_capability_scores *out, gathered *g,
+                               hh_error *err) {
     double *direct = new_table(p->n_heads), *total = new_table(p->n_heads);
     hh_code code = HH_OK;
     for (int64_t i = 0; i < c->n_pairs && code == HH_OK; i++) {
@@ -117,7 +123,8 @@ static void choose_candidates(const probing *p, hh_capability_scores *out) {
 }
 
 /* Scores the chosen heads as senders, given the known ones. */
-static hh_code sender_round(probing *p, const hh_capability *c, const bool *chosen, const bool *known, gathered *g, hh_error *err) {
+static hh_code sender_round(probing *p, const hh_capability *c, const bool *chosen, const bool *known, gathered *g,
+                            hh_error *err) {
     for (int64_t i = 0; i < c->n_pairs; i++) {
         if (!g->kept[i]) continue;
         const hh_probe_pair pair = as_pair(&c->pair[i]);
@@ -133,9 +140,11 @@ static hh_code sender_round(probing *p, const hh_capability *c, const bool *chos
 }
 
 /* S3. A candidate is scored again only when a head above it has become known since. */
-static hh_code score_senders(probing *p, const hh_capability *c, hh_capability_scores *out, gathered *g, hh_error *err) {
+static hh_code score_senders(probing *p, const hh_capability *c, hh_capability_scores *out, gathered *g,
+                             hh_error *err) {
     const int64_t H = p->s->n_heads;
-    bool *known = hh_alloc((size_t)p->n_heads), *chosen = hh_alloc((size_t)p->n_heads), *fresh = hh_alloc((size_t)p->n_heads);
+    bool *known = hh_alloc((size_t)p->n_heads), *chosen = hh_alloc((size_t)p->n_heads),
+         *fresh = hh_alloc((size_t)p->n_heads);
     hh_code code = HH_OK;
     choose_candidates(p, out);
     for (int64_t h = 0; h < p->n_heads; h++) known[h] = fresh[h] = out->receiver[h] >= p->threshold;
@@ -210,7 +219,11 @@ static void add_up(hh_scores *s) {
 
 static hh_scores *new_scores(const hh_config *c, const hh_capability *capability, int64_t n) {
     hh_scores *s = hh_alloc(sizeof *s);
-    *s = (hh_scores){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .n_capabilities = n};
+    *s = (hh_scores){.n_layers = c->n_layers,
+                     .n_heads = c->n_heads,
+                     .n_kv_heads = c->n_kv_heads,
+                     .head_dim = c->head_dim,
+                     .n_capabilities = n};
     const int64_t heads = c->n_layers * c->n_heads;
     s->score = new_table(heads);
     s->capability = hh_alloc(sizeof *s->capability * (size_t)n);
@@ -240,7 +253,8 @@ void hh_scores_free(hh_scores *s) {
     hh_free(s);
 }
 
-hh_code hh_probe(hh_scores **out, const hh_model *m, const hh_capability *capability, int64_t n, const hh_probe_options *o, hh_error *err) {
+hh_code hh_probe(hh_scores **out, const hh_model *m, const hh_capability *capability, int64_t n,
+                 const hh_probe_options *o, hh_error *err) {
     *out = NULL;
     int64_t max_tokens = 1, max_answer = 1, n_pairs = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -261,7 +275,8 @@ hh_code hh_probe(hh_scores **out, const hh_model *m, const hh_capability *capabi
     p.s = new_scores(&m->config, capability, n);
     hh_progress_begin(&p.progress, "probe", "passes", (double)n_pairs);
     hh_code code = HH_OK;
-    for (int64_t i = 0; i < n && code == HH_OK; i++) code = score_capability(&p, &capability[i], &p.s->capability[i], err);
+    for (int64_t i = 0; i < n && code == HH_OK; i++)
+        code = score_capability(&p, &capability[i], &p.s->capability[i], err);
     hh_progress_end(&p.progress);
     hh_prober_free(p.prober);
     if (code != HH_OK) {

@@ -24,10 +24,11 @@ static json_t *capability_json(const hh_scores *s, const hh_capability_scores *c
     const int64_t L = s->n_layers, H = s->n_heads;
     json_t *candidates = json_array(), *dropped = json_array(), *o = json_object();
     for (int64_t i = 0; i < L * H; i++)
-        if (c->candidate[i]) json_array_append_new(candidates, json_pack("[I, I]", (json_int_t)(i / H), (json_int_t)(i % H)));
+        if (c->candidate[i])
+            json_array_append_new(candidates, json_pack("[I, I]", (json_int_t)(i / H), (json_int_t)(i % H)));
     for (int64_t i = 0; i < c->n_dropped; i++)
-        json_array_append_new(dropped, json_pack("{s:I, s:f, s:f}", "pair", (json_int_t)c->dropped[i].index, "clean", c->dropped[i].clean,
-                                                 "corrupt", c->dropped[i].corrupt));
+        json_array_append_new(dropped, json_pack("{s:I, s:f, s:f}", "pair", (json_int_t)c->dropped[i].index, "clean",
+                                                 c->dropped[i].clean, "corrupt", c->dropped[i].corrupt));
     json_object_set_new(o, "name", json_string(c->name));
     json_object_set_new(o, "pairs_used", json_integer(c->used));
     json_object_set_new(o, "pairs_dropped", json_integer(c->n_dropped));
@@ -44,7 +45,8 @@ static json_t *capability_json(const hh_scores *s, const hh_capability_scores *c
     return o;
 }
 
-hh_code hh_scores_write_json(const hh_scores *s, const char *path, const char *model, int64_t length, int64_t seed, hh_error *err) {
+hh_code hh_scores_write_json(const hh_scores *s, const char *path, const char *model, int64_t length, int64_t seed,
+                             hh_error *err) {
     json_t *root = json_object(), *capabilities = json_array();
     json_object_set_new(root, "model", json_string(model));
     json_object_set_new(root, "length", json_integer(length));
@@ -53,9 +55,12 @@ hh_code hh_scores_write_json(const hh_scores *s, const char *path, const char *m
     json_object_set_new(root, "heads", json_integer(s->n_heads));
     json_object_set_new(root, "kv_heads", json_integer(s->n_kv_heads));
     json_object_set_new(root, "head_dim", json_integer(s->head_dim));
-    json_object_set_new(root, "seconds", json_pack("{s:f, s:f, s:f, s:f}", "base_forwards", s->base_seconds, "receivers", s->receiver_seconds,
-                                                   "attribution", s->attribution_seconds, "senders", s->sender_seconds));
-    for (int64_t i = 0; i < s->n_capabilities; i++) json_array_append_new(capabilities, capability_json(s, &s->capability[i]));
+    json_object_set_new(root, "seconds",
+                        json_pack("{s:f, s:f, s:f, s:f}", "base_forwards", s->base_seconds, "receivers",
+                                  s->receiver_seconds, "attribution", s->attribution_seconds, "senders",
+                                  s->sender_seconds));
+    for (int64_t i = 0; i < s->n_capabilities; i++)
+        json_array_append_new(capabilities, capability_json(s, &s->capability[i]));
     json_object_set_new(root, "capabilities", capabilities);
     json_object_set_new(root, "score", matrix(s->score, s->n_layers, s->n_heads));
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
@@ -109,7 +114,8 @@ static hh_heatmap map_of(const hh_scores *s, const char *title, const double *va
 }
 
 static void capability_page(const hh_scores *s, const hh_capability_scores *c, hh_buf *out) {
-    char *line = hh_sprintf("%lld pairs used, %lld dropped because the corruption changes the readout by too little. First-order attribution "
+    char *line = hh_sprintf("%lld pairs used, %lld dropped because the corruption changes the readout by too little. "
+                            "First-order attribution "
                             "against exact receiver scores: Spearman %.2f, Jaccard of the ten best %.2f.",
                             (long long)c->used, (long long)c->n_dropped, c->spearman, c->jaccard);
     hh_page_heading(out, c->name);
@@ -138,9 +144,11 @@ void hh_scores_page(const hh_scores *s, const bool *marked, hh_buf *out) {
 hh_code hh_scores_write_html(const hh_scores *s, const char *path, const char *model, hh_error *err) {
     hh_buf page = {0};
     hh_page_begin(&page, "Which heads retrieval depends on", model);
-    hh_page_paragraph(&page, "Each cell is one attention head. Its score is the share of the answer's evidence that is lost when the head's "
-                             "output is replaced by what it would have been without the evidence, averaged over capabilities after "
-                             "each has been scaled to [0, 1].");
+    hh_page_paragraph(
+        &page,
+        "Each cell is one attention head. Its score is the share of the answer's evidence that is lost when the head's "
+        "output is replaced by what it would have been without the evidence, averaged over capabilities after "
+        "each has been scaled to [0, 1].");
     hh_scores_page(s, NULL, &page);
     hh_page_end(&page);
     hh_code code = hh_file_write(path, page.data, page.len, err);

@@ -16,7 +16,7 @@ static void random_models(void **state) {
 static void shipped_model(void **state) {
     (void)state;
     hh_backend *be = open_backend("reference", 2);
-    compare_nano(be, 6, TOLERANCE);
+    compare_nano(be, 2, TOLERANCE);
     hh_backend_close(be);
 }
 
