@@ -15,10 +15,26 @@ static const char *file, *decode;
 static bool special, bos, json;
 
 static const hh_option options[] = {
-    {.name = "file", .letter = 'f', .kind = HH_OPTION_STRING, .value = &file, .argument = "FILE", .help = "the text (or, with --decode -, the ids) is in this file"},
-    {.name = "special", .kind = HH_OPTION_FLAG, .value = &special, .help = "special tokens written in the text become their ids; with --decode they are written out"},
-    {.name = "bos", .kind = HH_OPTION_FLAG, .value = &bos, .help = "add what the tokenizer puts around a text (BOS, EOS)"},
-    {.name = "decode", .letter = 'd', .kind = HH_OPTION_STRING, .value = &decode, .argument = "IDS", .help = "print the text of these ids: numbers separated by commas, or a file of them"},
+    {.name = "file",
+     .letter = 'f',
+     .kind = HH_OPTION_STRING,
+     .value = &file,
+     .argument = "FILE",
+     .help = "the text (or, with --decode -, the ids) is in this file"},
+    {.name = "special",
+     .kind = HH_OPTION_FLAG,
+     .value = &special,
+     .help = "special tokens written in the text become their ids; with --decode they are written out"},
+    {.name = "bos",
+     .kind = HH_OPTION_FLAG,
+     .value = &bos,
+     .help = "add what the tokenizer puts around a text (BOS, EOS)"},
+    {.name = "decode",
+     .letter = 'd',
+     .kind = HH_OPTION_STRING,
+     .value = &decode,
+     .argument = "IDS",
+     .help = "print the text of these ids: numbers separated by commas, or a file of them"},
     HH_CLI_JSON_OPTION(json),
     HH_CLI_COMMON_OPTIONS(common),
     {0}};
@@ -27,9 +43,11 @@ static const hh_command command = {
     .verb = "tokenize",
     .summary = "text to token ids and back",
     .words = "MODEL [TEXT]",
-    .description = "Prints the token ids of TEXT, of a file, or of standard input, separated by commas. The ids are those of Hugging Face "
-                   "tokenizers. Special tokens written in the text are text unless --special is given. MODEL is a folder with "
-                   "tokenizer.json, a .gguf file, or nano.",
+    .description =
+        "Prints the token ids of TEXT, of a file, or of standard input, separated by commas. The ids are those of "
+        "Hugging Face "
+        "tokenizers. Special tokens written in the text are text unless --special is given. MODEL is a folder with "
+        "tokenizer.json, a .gguf file, or nano.",
     .example = "hydrahead tokenize nano \"The grass is green.\"\n"
                "hydrahead tokenize nano --json \"The grass is green.\"\n"
                "hydrahead tokenize nano --decode 52,258,69",
@@ -131,7 +149,8 @@ int hh_cmd_tokenize(int argc, char **argv) {
         status = hh_fail(&err, HH_EINVAL, "TEXT together with --file or --decode: give one of them");
     if (status == HH_OK) status = hh_model_locate(&path, words.word[0], &err);
     if (status == HH_OK) status = hh_tokenizer_open(&t, path, &err);
-    if (status == HH_OK) status = decode ? run_decode(t, &err) : run_encode(t, words.n == 2 ? words.word[1] : NULL, &err);
+    if (status == HH_OK)
+        status = decode ? run_decode(t, &err) : run_encode(t, words.n == 2 ? words.word[1] : NULL, &err);
     hh_tokenizer_close(t);
     hh_free(path);
     hh_words_release(&words);

@@ -71,7 +71,8 @@ void hh_added_release(hh_added_set *a) {
     *a = (hh_added_set){0};
 }
 
-/* The longest token that begins at text[at]; NULL: none. Narrows the sorted tokens to those that agree, byte by byte. */
+/* The longest token that begins at text[at]; NULL: none. Narrows the sorted tokens to those that agree, byte by byte.
+ */
 static const hh_added_token *match_at(const hh_added_set *a, const char *text, size_t n, size_t at) {
     const hh_added_token *best = NULL;
     size_t lo = 0, hi = a->n;
@@ -164,7 +165,8 @@ static bool find_token(const hh_added_set *a, hh_added_cursor *c, const char *te
     return false;
 }
 
-bool hh_added_next(const hh_added_set *a, hh_added_cursor *c, const char *text, size_t n, bool special, hh_added_span *out) {
+bool hh_added_next(const hh_added_set *a, hh_added_cursor *c, const char *text, size_t n, bool special,
+                   hh_added_span *out) {
     if (c->has_pending) {
         *out = c->pending;
         c->has_pending = false;

@@ -1,4 +1,5 @@
-/* Added tokens: strings that are found in the text before anything else is done to it, longest first, as Hugging Face tokenizers does. */
+/* Added tokens: strings that are found in the text before anything else is done to it, longest first, as Hugging Face
+ * tokenizers does. */
 #ifndef HH_TEXT_ADDED_H
 #define HH_TEXT_ADDED_H
 
@@ -41,6 +42,7 @@ typedef struct hh_added_cursor {
 } hh_added_cursor;
 
 /* The next span of text[0, n); false at the end. Special tokens are passed over unless `special`. */
-bool hh_added_next(const hh_added_set *a, hh_added_cursor *c, const char *text, size_t n, bool special, hh_added_span *out);
+bool hh_added_next(const hh_added_set *a, hh_added_cursor *c, const char *text, size_t n, bool special,
+                   hh_added_span *out);
 
 #endif

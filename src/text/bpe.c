@@ -1,7 +1,8 @@
 /* Byte-pair encoding; see bpe.h.
  *
- * Most words are short and come again: a small cache keyed by the word's bytes answers those. A new short word is merged by scanning
- * its array of ranks; a long one with a linked list and a heap, so that a megabyte without a space costs n log n.
+ * Most words are short and come again: a small cache keyed by the word's bytes answers those. A new short word is
+ * merged by scanning its array of ranks; a long one with a linked list and a heap, so that a megabyte without a space
+ * costs n log n.
  */
 #include "text/bpe.h"
 

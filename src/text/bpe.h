@@ -1,4 +1,5 @@
-/* Byte-pair encoding of one word: bytes become tokens, then the pair of lowest rank merges, leftmost first, until none is left. */
+/* Byte-pair encoding of one word: bytes become tokens, then the pair of lowest rank merges, leftmost first, until none
+ * is left. */
 #ifndef HH_TEXT_BPE_H
 #define HH_TEXT_BPE_H
 

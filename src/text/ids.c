@@ -15,7 +15,9 @@ void hh_ids_append(hh_ids *ids, const int32_t *more, int64_t n) {
     ids->len += n;
 }
 
-void hh_ids_push(hh_ids *ids, int32_t id) { hh_ids_append(ids, &id, 1); }
+void hh_ids_push(hh_ids *ids, int32_t id) {
+    hh_ids_append(ids, &id, 1);
+}
 
 void hh_ids_release(hh_ids *ids) {
     hh_free(ids->data);

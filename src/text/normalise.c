@@ -37,15 +37,16 @@ void hh_normaliser_release(hh_normaliser *n) {
 }
 
 /* Room that replacements may take: a few short patterns could otherwise fill the memory. */
-static size_t room_for(size_t len) { return len < SIZE_MAX / 128 ? len * 64 + ((size_t)1 << 20) : SIZE_MAX; }
-
-static hh_code fail_too_long(size_t len, hh_error *err) {
-    return hh_fail(err, HH_EUNSUPPORTED, "normalizer: Replace makes more than %zu bytes of a text of %zu bytes", room_for(len),
-                   len);
+static size_t room_for(size_t len) {
+    return len < SIZE_MAX / 128 ? len * 64 + ((size_t)1 << 20) : SIZE_MAX;
 }
 
-static hh_code replace_string(const hh_normalise_step *s, const char *text, size_t len, hh_buf *out,
-                              hh_error *err) {
+static hh_code fail_too_long(size_t len, hh_error *err) {
+    return hh_fail(err, HH_EUNSUPPORTED, "normalizer: Replace makes more than %zu bytes of a text of %zu bytes",
+                   room_for(len), len);
+}
+
+static hh_code replace_string(const hh_normalise_step *s, const char *text, size_t len, hh_buf *out, hh_error *err) {
     size_t n = strlen(s->pattern), at = 0;
     for (const char *found; (found = memmem(text + at, len - at, s->pattern, n)); at = (size_t)(found - text) + n) {
         hh_buf_add(out, text + at, (size_t)(found - text) - at);
@@ -79,10 +80,12 @@ static hh_code replace_regex(const hh_normalise_step *s, hh_regex_scratch *scrat
     return code;
 }
 
-static hh_code run_step(const hh_normalise_step *s, hh_regex_scratch *scratch, const char *text, size_t len, hh_buf *out,
-                        hh_error *err) {
+static hh_code run_step(const hh_normalise_step *s, hh_regex_scratch *scratch, const char *text, size_t len,
+                        hh_buf *out, hh_error *err) {
     switch (s->kind) {
-    case HH_NORMALISE_UNICODE: hh_unicode_normalise(s->form, text, len, out); break;
+    case HH_NORMALISE_UNICODE:
+        hh_unicode_normalise(s->form, text, len, out);
+        break;
     case HH_NORMALISE_PREPEND:
         if (len) hh_buf_puts(out, s->content);
         hh_buf_add(out, text, len);

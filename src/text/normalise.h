@@ -26,11 +26,13 @@ typedef struct hh_normaliser {
 hh_code hh_normaliser_add(hh_normaliser *n, hh_normalise_step step, const char *path, hh_error *err);
 void hh_normaliser_release(hh_normaliser *n);
 
-/* *out is the normalised text: the text itself when nothing changes it, else in `room` (cleared first). Any bytes are taken. */
+/* *out is the normalised text: the text itself when nothing changes it, else in `room` (cleared first). Any bytes are
+ * taken. */
 hh_code hh_normalise(const hh_normaliser *n, hh_regex_scratch *scratch, const char **out, size_t *out_len, hh_buf *room,
                      const char *text, size_t len, hh_error *err);
 
-/* A copy of text with every invalid byte replaced by a control character, in `room`; the text itself when all is valid. */
+/* A copy of text with every invalid byte replaced by a control character, in `room`; the text itself when all is valid.
+ */
 const char *hh_shadow(const char *text, size_t n, hh_buf *room);
 
 #endif

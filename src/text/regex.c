@@ -27,16 +27,19 @@ typedef struct translator {
 } translator;
 
 static hh_code refuse(const translator *t, const char *what, hh_error *err) {
-    return hh_fail(err, HH_EUNSUPPORTED, "%s: %s: %s at character %td of the pattern '%.200s' is not supported", t->path,
-                   t->field, what, t->at - t->pattern + 1, t->pattern);
+    return hh_fail(err, HH_EUNSUPPORTED, "%s: %s: %s at character %td of the pattern '%.200s' is not supported",
+                   t->path, t->field, what, t->at - t->pattern + 1, t->pattern);
 }
 
-static bool is_caseless(const translator *t) { return t->all_caseless || t->caseless_depth; }
+static bool is_caseless(const translator *t) {
+    return t->all_caseless || t->caseless_depth;
+}
 
 /* General categories, and scripts (Oniguruma means Script, PCRE2's plain name means Script_Extensions). */
 static bool translate_property(translator *t, const char *name, size_t n) {
-    static const char categories[] = " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs "
-                                     "Zl Zp C Cc Cf Co Cs ";
+    static const char categories[] =
+        " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs "
+        "Zl Zp C Cc Cf Co Cs ";
     static const char scripts[] = " Han Hiragana Katakana Hangul Latin Greek Cyrillic Arabic Hebrew Thai Devanagari ";
     char word[32];
     if (n == 0 || n + 3 > sizeof word || memchr(name, ' ', n)) return false;
@@ -74,22 +77,35 @@ static bool translate_code(translator *t) {
 static hh_code translate_escape(translator *t, hh_error *err) {
     char c = *++t->at;
     switch (c) {
-    case 's': hh_buf_puts(&t->out, t->in_class ? SPACES : "[" SPACES "]"); break;
-    case 'S': hh_buf_puts(&t->out, t->in_class ? NO_SPACES : "[" NO_SPACES "]"); break;
-    case 'd': hh_buf_puts(&t->out, "\\p{Nd}"); break;
-    case 'D': hh_buf_puts(&t->out, "\\P{Nd}"); break;
-    case 'v': hh_buf_puts(&t->out, "\\x{B}"); break;
+    case 's':
+        hh_buf_puts(&t->out, t->in_class ? SPACES : "[" SPACES "]");
+        break;
+    case 'S':
+        hh_buf_puts(&t->out, t->in_class ? NO_SPACES : "[" NO_SPACES "]");
+        break;
+    case 'd':
+        hh_buf_puts(&t->out, "\\p{Nd}");
+        break;
+    case 'D':
+        hh_buf_puts(&t->out, "\\P{Nd}");
+        break;
+    case 'v':
+        hh_buf_puts(&t->out, "\\x{B}");
+        break;
     case 'r':
     case 'n':
     case 't':
-    case 'f': hh_buf_printf(&t->out, "\\%c", c); break;
+    case 'f':
+        hh_buf_printf(&t->out, "\\%c", c);
+        break;
     case 'A':
     case 'z':
         if (t->in_class) return refuse(t, "this escape in a class", err);
         hh_buf_printf(&t->out, "\\%c", c);
         break;
     case 'x':
-    case 'u': return translate_code(t) ? HH_OK : refuse(t, "this character code", err);
+    case 'u':
+        return translate_code(t) ? HH_OK : refuse(t, "this character code", err);
     case 'p':
     case 'P': {
         const char *end = t->at[1] == '{' ? strchr(t->at, '}') : NULL;
@@ -176,10 +192,18 @@ static hh_code translate(translator *t, hh_error *err) {
     }
     while (*t->at) {
         switch (*t->at) {
-        case '\\': HH_TRY(translate_escape(t, err)); break;
-        case '[': HH_TRY(translate_class(t, err)); break;
-        case '(': HH_TRY(translate_group(t, err)); break;
-        case '{': HH_TRY(translate_interval(t, err)); break;
+        case '\\':
+            HH_TRY(translate_escape(t, err));
+            break;
+        case '[':
+            HH_TRY(translate_class(t, err));
+            break;
+        case '(':
+            HH_TRY(translate_group(t, err));
+            break;
+        case '{':
+            HH_TRY(translate_interval(t, err));
+            break;
         case ')':
             if (t->depth == t->caseless_depth) t->caseless_depth = 0;
             t->depth--;
@@ -219,8 +243,9 @@ static hh_code compile(hh_regex *r, const char *path, const char *field, const c
     uint32_t empty = 0;
     pcre2_pattern_info(r->code, PCRE2_INFO_MATCHEMPTY, &empty);
     if (empty)
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: %s: the pattern '%.200s' can match nothing at all; it is not supported",
-                       path, field, pattern);
+        return hh_fail(err, HH_EUNSUPPORTED,
+                       "%s: %s: the pattern '%.200s' can match nothing at all; it is not supported", path, field,
+                       pattern);
     pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it the interpreter runs */
     return HH_OK;
 }
@@ -236,8 +261,8 @@ static hh_code finish(hh_regex **out, hh_regex *r, hh_code code) {
 hh_code hh_regex_compile(hh_regex **out, const char *path, const char *field, const char *pattern, hh_error *err) {
     *out = NULL;
     if (strlen(pattern) > 10000)
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: %s: a pattern of %zu bytes is too long (10000 are allowed)", path, field,
-                       strlen(pattern));
+        return hh_fail(err, HH_EUNSUPPORTED, "%s: %s: a pattern of %zu bytes is too long (10000 are allowed)", path,
+                       field, strlen(pattern));
     translator t = {.path = path, .field = field, .pattern = pattern, .at = pattern};
     hh_regex *r = hh_alloc(sizeof *r);
     r->field = hh_strdup(field);
@@ -283,8 +308,8 @@ static void prepare(hh_regex_scratch *s) {
     if (s->stack) pcre2_jit_stack_assign(s->context, NULL, s->stack);
 }
 
-hh_code hh_regex_match(const hh_regex *r, hh_regex_scratch *s, const char *text, size_t n, size_t at, int64_t *lo, int64_t *hi,
-                       hh_error *err) {
+hh_code hh_regex_match(const hh_regex *r, hh_regex_scratch *s, const char *text, size_t n, size_t at, int64_t *lo,
+                       int64_t *hi, hh_error *err) {
     prepare(s);
     *lo = *hi = -1;
     int found = pcre2_match(r->code, (PCRE2_SPTR)text, n, at, PCRE2_NO_UTF_CHECK, s->data, s->context);
@@ -292,8 +317,9 @@ hh_code hh_regex_match(const hh_regex *r, hh_regex_scratch *s, const char *text,
     if (found < 0) {
         PCRE2_UCHAR why[200];
         pcre2_get_error_message(found, why, sizeof why);
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: the pattern costs too much on this text at byte %zu (%s); split the text",
-                       r->field, at, (char *)why);
+        return hh_fail(err, HH_EUNSUPPORTED,
+                       "%s: the pattern costs too much on this text at byte %zu (%s); split the text", r->field, at,
+                       (char *)why);
     }
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(s->data);
     *lo = (int64_t)bounds[0];

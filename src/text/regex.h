@@ -1,7 +1,7 @@
 /* Regular expressions of tokenizer files: written for Oniguruma, run by PCRE2.
  *
- * A pattern is rewritten so that both mean the same (\s is White_Space, case folding, anchors); constructs on which the two differ or
- * that no published tokenizer uses are refused with their place in the pattern.
+ * A pattern is rewritten so that both mean the same (\s is White_Space, case folding, anchors); constructs on which the
+ * two differ or that no published tokenizer uses are refused with their place in the pattern.
  */
 #ifndef HH_TEXT_REGEX_H
 #define HH_TEXT_REGEX_H
@@ -23,7 +23,7 @@ typedef struct hh_regex_scratch {
 void hh_regex_scratch_release(hh_regex_scratch *s);
 
 /* The first match in text[at, n) of valid UTF-8: *lo < 0: none. Text before `at` is seen by look-behind. */
-hh_code hh_regex_match(const hh_regex *r, hh_regex_scratch *s, const char *text, size_t n, size_t at, int64_t *lo, int64_t *hi,
-                       hh_error *err);
+hh_code hh_regex_match(const hh_regex *r, hh_regex_scratch *s, const char *text, size_t n, size_t at, int64_t *lo,
+                       int64_t *hi, hh_error *err);
 
 #endif

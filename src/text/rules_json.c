@@ -1,4 +1,5 @@
-/* Rules of tokenizer.json; see rules_json.h. What is not understood is refused by its name: a rule that is passed over would give other ids. */
+/* Rules of tokenizer.json; see rules_json.h. What is not understood is refused by its name: a rule that is passed over
+ * would give other ids. */
 #include "text/rules_json.h"
 
 #include <stdio.h>
@@ -86,8 +87,8 @@ static hh_code read_prepend(hh_tokenizer *t, hh_json_object o, hh_error *err) {
     const char *content = NULL;
     HH_TRY(hh_rules_only(o, "type|prepend", err));
     HH_TRY(need_string(o, "prepend", &content, err));
-    return hh_normaliser_add(&t->normaliser,
-                             (hh_normalise_step){.kind = HH_NORMALISE_PREPEND, .content = hh_strdup(content)}, o.path, err);
+    return hh_normaliser_add(
+        &t->normaliser, (hh_normalise_step){.kind = HH_NORMALISE_PREPEND, .content = hh_strdup(content)}, o.path, err);
 }
 
 static hh_code read_normalizer(hh_tokenizer *t, hh_json_object o, hh_error *err) {
@@ -110,8 +111,8 @@ static hh_code read_normalizer(hh_tokenizer *t, hh_json_object o, hh_error *err)
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         if (strcmp(type, forms[i]) != 0) continue;
         HH_TRY(hh_rules_only(o, "type", err));
-        return hh_normaliser_add(&t->normaliser,
-                                 (hh_normalise_step){.kind = HH_NORMALISE_UNICODE, .form = (hh_normal_form)i}, o.path, err);
+        return hh_normaliser_add(
+            &t->normaliser, (hh_normalise_step){.kind = HH_NORMALISE_UNICODE, .form = (hh_normal_form)i}, o.path, err);
     }
     return hh_json_refuse(o, "type", HH_EUNSUPPORTED, "NFC, NFD, NFKC, NFKD, Replace, Prepend or Sequence", err);
 }
@@ -155,8 +156,7 @@ static hh_code read_digits(hh_tokenizer *t, hh_json_object o, hh_error *err) {
     bool individual = false;
     HH_TRY(hh_rules_only(o, "type|individual_digits", err));
     HH_TRY(hh_json_bool(o, "individual_digits", &individual, err));
-    hh_split_stage stage = {.kind = HH_SPLIT_DIGITS,
-                            .behaviour = individual ? HH_SPLIT_ISOLATED : HH_SPLIT_CONTIGUOUS};
+    hh_split_stage stage = {.kind = HH_SPLIT_DIGITS, .behaviour = individual ? HH_SPLIT_ISOLATED : HH_SPLIT_CONTIGUOUS};
     return hh_splitter_add(&t->splitter, stage, o.path, err);
 }
 
@@ -174,8 +174,8 @@ static hh_code read_pre_tokenizer(hh_tokenizer *t, hh_json_object o, hh_error *e
     const char *type = NULL;
     int n_stages = t->splitter.n_stages;
     if (n_stages && t->splitter.stages[n_stages - 1].kind == HH_SPLIT_BYTE_LEVEL)
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: pre_tokenizer: %s comes after ByteLevel, which has to be the last", o.path,
-                       o.within);
+        return hh_fail(err, HH_EUNSUPPORTED, "%s: pre_tokenizer: %s comes after ByteLevel, which has to be the last",
+                       o.path, o.within);
     HH_TRY(need_string(o, "type", &type, err));
     if (strcmp(type, "Split") == 0) return read_split(t, o, err);
     if (strcmp(type, "Digits") == 0) return read_digits(t, o, err);
@@ -200,22 +200,12 @@ hh_code hh_rules_read_pre_tokenizer(hh_tokenizer *t, hh_json_object top, hh_erro
     HH_TRY(read_pre_tokenizer(t, in.o, err));
     int n = t->splitter.n_stages;
     if (!n || t->splitter.stages[n - 1].kind != HH_SPLIT_BYTE_LEVEL)
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: pre_tokenizer: no ByteLevel at its end; only byte-level BPE is supported",
-                       top.path);
+        return hh_fail(err, HH_EUNSUPPORTED,
+                       "%s: pre_tokenizer: no ByteLevel at its end; only byte-level BPE is supported", top.path);
     return HH_OK;
 }
 
 /* ---- post_processor */
-
-/* Puts ids before (or after) what is already there: processors wrap each other. */
-static void add_outside(hh_ids *ids, bool in_front, const hh_ids *more) {
-    hh_ids joined = {0};
-    const hh_ids *first = in_front ? more : ids, *second = in_front ? ids : more;
-    hh_ids_append(&joined, first->data, first->len);
-    hh_ids_append(&joined, second->data, second->len);
-    hh_ids_release(ids);
-    *ids = joined;
-}
 
 static hh_code append_special(hh_tokenizer *t, hh_json_object o, const char *name, hh_ids *out, hh_error *err) {
     inner all, one;
@@ -263,9 +253,12 @@ static hh_code read_template(hh_tokenizer *t, hh_json_object o, hh_error *err) {
         if (code == HH_OK) code = read_template_item(t, o, in.o, &seen, &before, &after, err);
     }
     if (code == HH_OK && !seen) code = hh_json_refuse(o, "single", HH_EUNSUPPORTED, "the sequence A once", err);
+    if (code == HH_OK && (t->before.len || t->after.len))
+        code = hh_fail(err, HH_EUNSUPPORTED, "%s: post_processor: two TemplateProcessing in one Sequence", o.path);
     if (code == HH_OK) {
-        add_outside(&t->before, true, &before);
-        add_outside(&t->after, false, &after);
+        t->before = before;
+        t->after = after;
+        return HH_OK;
     }
     hh_ids_release(&before);
     hh_ids_release(&after);

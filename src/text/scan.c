@@ -31,7 +31,8 @@ static int class_at(const char *text, size_t n, size_t at, size_t *len) {
     return hh_char_class(cp);
 }
 
-/* \s+(?!\S)|\s+ : all of the run at the end of the text; else the last character is left to the next word, unless it is the only one. */
+/* \s+(?!\S)|\s+ : all of the run at the end of the text; else the last character is left to the next word, unless it is
+ * the only one. */
 static size_t scan_spaces(const char *text, size_t n, size_t at) {
     size_t end = skip_class(text, n, at, HH_SPACE);
     if (end == n) return end;
@@ -94,8 +95,12 @@ static size_t scan_modern(const char *text, size_t n, size_t at, int letters, in
     return scan_spaces(text, n, at);
 }
 
-static size_t scan_llama3(const char *text, size_t n, size_t at) { return scan_modern(text, n, at, HH_LETTER, 3); }
-static size_t scan_qwen2(const char *text, size_t n, size_t at) { return scan_modern(text, n, at, HH_LETTER, 1); }
+static size_t scan_llama3(const char *text, size_t n, size_t at) {
+    return scan_modern(text, n, at, HH_LETTER, 3);
+}
+static size_t scan_qwen2(const char *text, size_t n, size_t at) {
+    return scan_modern(text, n, at, HH_LETTER, 1);
+}
 static size_t scan_qwen35(const char *text, size_t n, size_t at) {
     return scan_modern(text, n, at, HH_LETTER | HH_MARK, 1);
 }

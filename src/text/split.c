@@ -1,6 +1,7 @@
 /* Pre-tokenization stage by stage; see split.h.
  *
- * Nothing is collected: a stage hands each piece on to the next as soon as its end is known, the last one to the caller.
+ * Nothing is collected: a stage hands each piece on to the next as soon as its end is known, the last one to the
+ * caller.
  */
 #include "text/split.h"
 #include "text/unicode.h"
@@ -52,7 +53,8 @@ static hh_code add_span(grouping *g, size_t lo, size_t hi, bool match) {
     if (stage->invert) match = !match;
     bool join = false, keep_open = false;
     switch (stage->behaviour) {
-    case HH_SPLIT_ISOLATED: break;
+    case HH_SPLIT_ISOLATED:
+        break;
     case HH_SPLIT_REMOVED:
         if (match) return HH_OK;
         break;
@@ -96,7 +98,8 @@ static hh_code find_digit(const char *text, size_t n, size_t at, int64_t *lo, in
     return HH_OK;
 }
 
-static hh_code find_match(const split_run *r, const hh_split_stage *stage, piece p, size_t at, int64_t *lo, int64_t *hi) {
+static hh_code find_match(const split_run *r, const hh_split_stage *stage, piece p, size_t at, int64_t *lo,
+                          int64_t *hi) {
     if (stage->kind == HH_SPLIT_DIGITS) return find_digit(p.shadow, p.n, at, lo, hi);
     if (stage->kind == HH_SPLIT_STRING) {
         size_t len = strlen(stage->string);
@@ -137,7 +140,8 @@ static hh_code run_prefixed(const split_run *r, int stage, piece p) {
     hh_buf_add(&shadow, " ", 1);
     hh_buf_add(&shadow, p.shadow, p.n);
     piece prefixed = {text.data, shadow.data, text.len};
-    hh_code code = r->s->stages[stage].regex ? run_pattern(r, stage, prefixed) : pass_on(r, stage, prefixed, 0, prefixed.n);
+    hh_code code =
+        r->s->stages[stage].regex ? run_pattern(r, stage, prefixed) : pass_on(r, stage, prefixed, 0, prefixed.n);
     hh_buf_release(&text);
     hh_buf_release(&shadow);
     return code;

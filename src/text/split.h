@@ -1,7 +1,8 @@
-/* Pre-tokenization: cuts text into the words that BPE works on, by a list of stages, each of which cuts the pieces of the one before.
+/* Pre-tokenization: cuts text into the words that BPE works on, by a list of stages, each of which cuts the pieces of
+ * the one before.
  *
- * The patterns of GPT-2, Llama-3 and Qwen are also written out as scanners, equal to the regular expressions on every text
- * (tests/text/test_split.c compares them); any other pattern is run by PCRE2.
+ * The patterns of GPT-2, Llama-3 and Qwen are also written out as scanners, equal to the regular expressions on every
+ * text (tests/text/test_split.c compares them); any other pattern is run by PCRE2.
  */
 #ifndef HH_TEXT_SPLIT_H
 #define HH_TEXT_SPLIT_H
@@ -41,13 +42,13 @@ typedef struct hh_splitter {
 
 #define HH_PATTERN_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define HH_PATTERN_LLAMA3                                                                                              \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"         \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"           \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define HH_PATTERN_QWEN2                                                                                               \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"              \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"                \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define HH_PATTERN_QWEN35                                                                                              \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"  \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* The scanner of a pattern that has one; NULL otherwise. */
@@ -61,7 +62,8 @@ void hh_splitter_release(hh_splitter *s);
 /* Takes one word; its bytes are those of the text, also where the text is no valid UTF-8. */
 typedef void hh_split_word(void *context, const char *word, size_t n);
 
-/* Cuts text[0, n). `shadow` is the text with every invalid byte replaced by a control character (the same pointer when all is valid). */
+/* Cuts text[0, n). `shadow` is the text with every invalid byte replaced by a control character (the same pointer when
+ * all is valid). */
 hh_code hh_split(const hh_splitter *s, hh_regex_scratch *scratch, const char *text, const char *shadow, size_t n,
                  hh_split_word *word, void *context, hh_error *err);
 

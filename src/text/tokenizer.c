@@ -1,5 +1,6 @@
-/* Encoding and decoding; see tokenizer.h. The steps are those of Hugging Face tokenizers, in its order: tokens looked for in the text as it is;
- * between them the normalizer; tokens looked for in the normalised text; between those the pre-tokenizer; BPE of each word.
+/* Encoding and decoding; see tokenizer.h. The steps are those of Hugging Face tokenizers, in its order: tokens looked
+ * for in the text as it is; between them the normalizer; tokens looked for in the normalised text; between those the
+ * pre-tokenizer; BPE of each word.
  */
 #include "text/parts.h"
 
@@ -83,7 +84,8 @@ static hh_code encode_all(encoder *e, const char *text, size_t n) {
     return HH_OK;
 }
 
-hh_code hh_tokenizer_encode(const hh_tokenizer *t, const char *text, size_t len, int flags, hh_ids *out, hh_error *err) {
+hh_code hh_tokenizer_encode(const hh_tokenizer *t, const char *text, size_t len, int flags, hh_ids *out,
+                            hh_error *err) {
     int64_t before = out->len;
     encoder e = {.t = t, .special = flags & HH_ENCODE_SPECIAL, .out = out, .err = err};
     hh_bpe_scratch_init(&e.bpe, len);
@@ -108,11 +110,12 @@ bool hh_tokenizer_is_special(const hh_tokenizer *t, int32_t id) {
     return id >= 0 && id < t->vocab.size && t->vocab.flags[id] & HH_TOKEN_SPECIAL;
 }
 
-hh_code hh_tokenizer_decode(const hh_tokenizer *t, const int32_t *ids, int64_t n, bool special, hh_buf *out, hh_error *err) {
+hh_code hh_tokenizer_decode(const hh_tokenizer *t, const int32_t *ids, int64_t n, bool special, hh_buf *out,
+                            hh_error *err) {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= t->vocab.size)
-            return hh_fail(err, HH_EINVAL, "%s: there is no token %d (at place %lld of the ids); ids are 0 ... %lld", t->path,
-                           ids[i], (long long)i, (long long)t->vocab.size - 1);
+            return hh_fail(err, HH_EINVAL, "%s: there is no token %d (at place %lld of the ids); ids are 0 ... %lld",
+                           t->path, ids[i], (long long)i, (long long)t->vocab.size - 1);
     for (int64_t i = 0; i < n; i++) {
         size_t len;
         const char *bytes = hh_tokenizer_token(t, ids[i], &len);
@@ -126,9 +129,15 @@ int32_t hh_tokenizer_id(const hh_tokenizer *t, const char *token) {
     return id >= 0 ? id : hh_vocab_find_written(&t->vocab, token, strlen(token));
 }
 
-int64_t hh_tokenizer_vocab_size(const hh_tokenizer *t) { return t->vocab.size; }
-int32_t hh_tokenizer_bos(const hh_tokenizer *t) { return t->bos; }
-int32_t hh_tokenizer_eos(const hh_tokenizer *t) { return t->eos; }
+int64_t hh_tokenizer_vocab_size(const hh_tokenizer *t) {
+    return t->vocab.size;
+}
+int32_t hh_tokenizer_bos(const hh_tokenizer *t) {
+    return t->bos;
+}
+int32_t hh_tokenizer_eos(const hh_tokenizer *t) {
+    return t->eos;
+}
 
 void hh_tokenizer_add_end(hh_tokenizer *t, int64_t id) {
     if (id < 0 || id >= t->vocab.size || !t->vocab.flags[id]) return;

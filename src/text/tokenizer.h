@@ -1,7 +1,8 @@
 /* Byte-level BPE tokenizers: from Hugging Face's tokenizer.json and from GGUF vocabularies.
  *
  * Equal, id by id, to Hugging Face `tokenizers`: normalizer, added-token split, pre-tokenizer, merges. What is not
- * understood is refused with the field's name, never approximated. A tokenizer is immutable; encoding from several threads is safe.
+ * understood is refused with the field's name, never approximated. A tokenizer is immutable; encoding from several
+ * threads is safe.
  */
 #ifndef HH_TEXT_TOKENIZER_H
 #define HH_TEXT_TOKENIZER_H
@@ -26,7 +27,8 @@ enum {
     HH_ENCODE_BOS_EOS = 2, /* what the post-processor (or the GGUF's add_bos/add_eos) would add is added */
 };
 
-/* Of a model: a directory (tokenizer.json, or tokenizer.gguf) or a GGUF file; "nano" is first located by hh_model_locate. */
+/* Of a model: a directory (tokenizer.json, or tokenizer.gguf) or a GGUF file; "nano" is first located by
+ * hh_model_locate. */
 hh_code hh_tokenizer_open(hh_tokenizer **out, const char *model_path, hh_error *err);
 hh_code hh_tokenizer_open_json(hh_tokenizer **out, const char *path, hh_error *err); /* tokenizer.json; reads
     tokenizer_config.json (chat_template, eos, bos) and generation_config.json beside it when they exist */
@@ -38,7 +40,8 @@ void hh_tokenizer_close(hh_tokenizer *t);
 /* Appends the ids of text[0, len) to out. Any bytes are accepted, invalid UTF-8 too (they survive a round trip). */
 hh_code hh_tokenizer_encode(const hh_tokenizer *t, const char *text, size_t len, int flags, hh_ids *out, hh_error *err);
 /* Appends the bytes of ids to out; special tokens are written only when `special`. HH_EINVAL for an id out of range. */
-hh_code hh_tokenizer_decode(const hh_tokenizer *t, const int32_t *ids, int64_t n, bool special, hh_buf *out, hh_error *err);
+hh_code hh_tokenizer_decode(const hh_tokenizer *t, const int32_t *ids, int64_t n, bool special, hh_buf *out,
+                            hh_error *err);
 /* The raw bytes of one token; NULL for an id that has none. */
 const char *hh_tokenizer_token(const hh_tokenizer *t, int32_t id, size_t *len);
 int32_t hh_tokenizer_id(const hh_tokenizer *t, const char *token); /* of a token in its written form; -1: none */
@@ -62,7 +65,8 @@ void hh_detok_flush(hh_detok *d, hh_buf *out);
 typedef struct hh_chat_turn {
     const char *role, *content;
 } hh_chat_turn;
-/* Appends the prompt's ids, ready for the assistant's answer. The contents are text: special tokens in them stay text. */
+/* Appends the prompt's ids, ready for the assistant's answer. The contents are text: special tokens in them stay text.
+ */
 hh_code hh_tokenizer_chat(const hh_tokenizer *t, const hh_chat_turn *turns, int64_t n, hh_ids *out, hh_error *err);
 
 #endif

@@ -1,7 +1,8 @@
 /* Vocabularies in GGUF files; see tokenizer.h.
  *
- * A GGUF file names its pre-tokenizer instead of spelling it out. The names known here are those whose rules in llama.cpp and in
- * the model's own tokenizer.json are known to agree; others are refused. Where the original normalises (Qwen: NFC), it is done here too.
+ * A GGUF file names its pre-tokenizer instead of spelling it out. The names known here are those whose rules in
+ * llama.cpp and in the model's own tokenizer.json are known to agree; others are refused. Where the original normalises
+ * (Qwen: NFC), it is done here too.
  */
 #include "text/parts.h"
 
@@ -15,8 +16,8 @@ enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_
 #define KEY "tokenizer.ggml."
 
 /* Patterns of GPT-4o and Tekken: words by case. */
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define UPPER      "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER      "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define GPT4O_TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define PATTERN_GPT4O                                                                                                  \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER   \
@@ -62,10 +63,9 @@ static const pre_rule *find_rule(const char *name, size_t len) {
 static hh_code set_rule(hh_tokenizer *t, const pre_rule *rule, hh_error *err) {
     t->bpe.ignore_merges = rule->ignore_merges;
     if (rule->nfc)
-        HH_TRY(hh_normaliser_add(&t->normaliser, (hh_normalise_step){.kind = HH_NORMALISE_UNICODE, .form = HH_NFC}, t->path,
-                                 err));
-    if (rule->digits)
-        HH_TRY(hh_splitter_add(&t->splitter, (hh_split_stage){.kind = HH_SPLIT_DIGITS}, t->path, err));
+        HH_TRY(hh_normaliser_add(&t->normaliser, (hh_normalise_step){.kind = HH_NORMALISE_UNICODE, .form = HH_NFC},
+                                 t->path, err));
+    if (rule->digits) HH_TRY(hh_splitter_add(&t->splitter, (hh_split_stage){.kind = HH_SPLIT_DIGITS}, t->path, err));
     for (size_t i = 0; i < 3 && rule->patterns[i]; i++)
         HH_TRY(hh_splitter_add_pattern(&t->splitter, t->path, KEY "pre", rule->patterns[i],
                                        (hh_split_stage){.kind = HH_SPLIT_REGEX}, err));
@@ -78,15 +78,16 @@ static hh_code read_rule(hh_tokenizer *t, const hh_gguf *g, const pre_rule **rul
     hh_quote q;
     if (!hh_gguf_string(g, KEY "model", &name, &len)) return fail_key(t, "model", "is missing", err);
     if (len != 4 || memcmp(name, "gpt2", 4) != 0)
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: " KEY "model is %s; only byte-level BPE ('gpt2') is supported", t->path,
-                       hh_quoted(&q, name, len));
+        return hh_fail(err, HH_EUNSUPPORTED, "%s: " KEY "model is %s; only byte-level BPE ('gpt2') is supported",
+                       t->path, hh_quoted(&q, name, len));
     if (!hh_gguf_string(g, KEY "pre", &name, &len))
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: " KEY "pre, which names the pre-tokenizer, is missing; convert the model anew",
-                       t->path);
+        return hh_fail(err, HH_EUNSUPPORTED,
+                       "%s: " KEY "pre, which names the pre-tokenizer, is missing; convert the model anew", t->path);
     *rule = find_rule(name, len);
     if (*rule) return HH_OK;
     hh_buf known = {0};
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) hh_buf_printf(&known, "%s%s", i ? ", " : "", rules[i].name);
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        hh_buf_printf(&known, "%s%s", i ? ", " : "", rules[i].name);
     hh_fail(err, HH_EUNSUPPORTED, "%s: " KEY "pre is %s; known are %s", t->path, hh_quoted(&q, name, len), known.data);
     hh_buf_release(&known);
     return HH_EUNSUPPORTED;
@@ -102,12 +103,13 @@ static hh_code read_tokens(hh_tokenizer *t, const hh_gguf *g, hh_error *err) {
         const char *s;
         size_t len;
         int64_t type = TYPE_NORMAL;
-        if (!hh_gguf_array_string(g, KEY "tokens", i, &s, &len)) return fail_key(t, "tokens", "is no list of strings", err);
+        if (!hh_gguf_array_string(g, KEY "tokens", i, &s, &len))
+            return fail_key(t, "tokens", "is no list of strings", err);
         if (typed && !hh_gguf_array_int(g, KEY "token_type", i, &type))
             return fail_key(t, "token_type", "is no list of integers", err);
         if (type < TYPE_NORMAL || type > TYPE_UNUSED)
-            return hh_fail(err, HH_EUNSUPPORTED, "%s: " KEY "token_type[%lld] is %lld; known are 1 to 5", t->path, (long long)i,
-                           (long long)type);
+            return hh_fail(err, HH_EUNSUPPORTED, "%s: " KEY "token_type[%lld] is %lld; known are 1 to 5", t->path,
+                           (long long)i, (long long)type);
         bool special = type == TYPE_CONTROL || type == TYPE_UNKNOWN, added = special || type == TYPE_USER;
         if (!added) {
             hh_vocab_set_written(&t->vocab, (int32_t)i, s, len, 0);
@@ -149,8 +151,8 @@ static hh_code read_merges(hh_tokenizer *t, const hh_gguf *g, hh_error *err) {
         }
         hh_quote q;
         if (left < 0 || right < 0 || id < 0)
-            code = hh_fail(err, HH_EFORMAT, "%s: " KEY "merges[%lld], %s, is no pair of tokens that make a third", t->path,
-                           (long long)i, hh_quoted(&q, s, len));
+            code = hh_fail(err, HH_EFORMAT, "%s: " KEY "merges[%lld], %s, is no pair of tokens that make a third",
+                           t->path, (long long)i, hh_quoted(&q, s, len));
         else
             hh_bpe_add(&t->bpe, left, right, (int32_t)i, id);
     }

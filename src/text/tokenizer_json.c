@@ -63,12 +63,14 @@ static hh_code read_merges(hh_tokenizer *t, hh_json_object model, hh_error *err)
         hh_buf_clear(&joined);
         hh_buf_add(&joined, a, a_len);
         hh_buf_puts(&joined, b);
-        int32_t left = hh_vocab_find_written(&t->vocab, a, a_len), right = hh_vocab_find_written(&t->vocab, b, strlen(b)),
+        int32_t left = hh_vocab_find_written(&t->vocab, a, a_len),
+                right = hh_vocab_find_written(&t->vocab, b, strlen(b)),
                 id = hh_vocab_find_written(&t->vocab, joined.data, joined.len);
         if (left < 0 || right < 0 || id < 0) {
             hh_quote q;
-            code = hh_fail(err, HH_EFORMAT, "%s: model.merges[%zu], which makes %s, has a token that the vocabulary lacks",
-                           t->path, i, hh_quoted(&q, joined.data, joined.len));
+            code =
+                hh_fail(err, HH_EFORMAT, "%s: model.merges[%zu], which makes %s, has a token that the vocabulary lacks",
+                        t->path, i, hh_quoted(&q, joined.data, joined.len));
         } else {
             hh_bpe_add(&t->bpe, left, right, (int32_t)i, id);
         }
@@ -105,10 +107,13 @@ static hh_code read_model(hh_tokenizer *t, hh_json_object top, hh_error *err) {
     HH_TRY(hh_json_string(model, "unk_token", &unknown, err));
     if (!unknown) return HH_OK;
     t->bpe.unknown = hh_vocab_find_written(&t->vocab, unknown, strlen(unknown));
-    return t->bpe.unknown >= 0 ? HH_OK : hh_json_refuse(model, "unk_token", HH_EFORMAT, "a token of the vocabulary", err);
+    return t->bpe.unknown >= 0 ? HH_OK
+                               : hh_json_refuse(model, "unk_token", HH_EFORMAT, "a token of the vocabulary", err);
 }
 
-static hh_code read_added_token(hh_tokenizer *t, hh_json_object o, hh_error *err) {
+/* A token that the vocabulary lacks has the id *next: Hugging Face tokenizers numbers them so, whatever the file says.
+ */
+static hh_code read_added_token(hh_tokenizer *t, hh_json_object o, int64_t *next, hh_error *err) {
     static const char *const needed[] = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"};
     int64_t id = -1;
     const char *content = "";
@@ -128,10 +133,12 @@ static hh_code read_added_token(hh_tokenizer *t, hh_json_object o, hh_error *err
     int flags = HH_TOKEN_ADDED | (a.special ? HH_TOKEN_SPECIAL : 0);
     int32_t known = hh_vocab_find_written(&t->vocab, content, len);
     if (known < 0) known = hh_vocab_find(&t->vocab, content, len, false);
+    if (known >= 0 && known != id)
+        return hh_json_refuse(o, "id", HH_EFORMAT, "the vocabulary's id for this content", err);
     bool taken = id < t->vocab.size && t->vocab.flags[id];
-    if (known >= 0 ? known != id : taken)
-        return hh_json_refuse(o, "id", HH_EFORMAT, known >= 0 ? "the vocabulary's id for this content" : "an id of its own",
-                              err);
+    if (known < 0 && (id != *next || taken))
+        return hh_json_refuse(o, "id", HH_EFORMAT, "the first id behind all others", err);
+    if (known < 0) (*next)++;
     if (known >= 0)
         t->vocab.flags[id] |= (uint8_t)flags;
     else
@@ -153,12 +160,13 @@ static hh_code read_added_token(hh_tokenizer *t, hh_json_object o, hh_error *err
 static hh_code read_added(hh_tokenizer *t, hh_json_object top, hh_error *err) {
     const json_t *list = hh_json_get(top, "added_tokens");
     if (list && !json_is_array(list)) return hh_json_refuse(top, "added_tokens", HH_EFORMAT, "a list", err);
+    int64_t next = (int64_t)json_object_size(json_object_get(json_object_get(top.json, "model"), "vocab"));
     for (size_t i = 0; i < json_array_size(list); i++) {
         char within[40];
         snprintf(within, sizeof within, "added_tokens[%zu].", i);
         hh_json_object o = {json_array_get(list, i), top.path, within};
         if (!json_is_object(o.json)) return hh_fail(err, HH_EFORMAT, "%s: added_tokens[%zu] is no object", top.path, i);
-        HH_TRY(read_added_token(t, o, err));
+        HH_TRY(read_added_token(t, o, &next, err));
     }
     HH_TRY(hh_added_finish(&t->added, err));
     return hh_added_finish(&t->added_normal, err);
@@ -179,9 +187,8 @@ static hh_code check_padding(hh_json_object top, hh_error *err) {
 }
 
 static hh_code read_tokenizer(hh_tokenizer *t, hh_json_object top, hh_error *err) {
-    HH_TRY(hh_rules_only(top,
-                         "version|truncation|padding|added_tokens|normalizer|pre_tokenizer|post_processor|decoder|model",
-                         err));
+    HH_TRY(hh_rules_only(
+        top, "version|truncation|padding|added_tokens|normalizer|pre_tokenizer|post_processor|decoder|model", err));
     if (hh_json_get(top, "truncation")) return hh_json_refuse(top, "truncation", HH_EUNSUPPORTED, "null", err);
     HH_TRY(check_padding(top, err));
     HH_TRY(hh_rules_read_normalizer(t, top, err));

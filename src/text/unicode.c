@@ -1,7 +1,8 @@
 /* Character classes and normal forms from utf8proc's tables; see unicode.h.
  *
- * utf8proc's own canonical ordering is quadratic in a run of marks and its composition wants whole strings, so characters are decomposed
- * one by one here, runs of marks are sorted, and only pieces that can change at all are touched.
+ * utf8proc's own canonical ordering is quadratic in a run of marks and its composition wants whole strings, so
+ * characters are decomposed one by one here, runs of marks are sorted, and only pieces that can change at all are
+ * touched.
  */
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -31,17 +32,22 @@ int hh_unicode_class(int32_t cp) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return HH_LETTER;
+    case UTF8PROC_CATEGORY_LO:
+        return HH_LETTER;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return HH_NUMBER;
+    case UTF8PROC_CATEGORY_NO:
+        return HH_NUMBER;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return HH_MARK;
+    case UTF8PROC_CATEGORY_ME:
+        return HH_MARK;
     case UTF8PROC_CATEGORY_ZS:
     case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP: return HH_SPACE;
-    default: return cp == 0x85 || (cp >= 9 && cp <= 13) ? HH_SPACE : HH_OTHER;
+    case UTF8PROC_CATEGORY_ZP:
+        return HH_SPACE;
+    default:
+        return cp == 0x85 || (cp >= 9 && cp <= 13) ? HH_SPACE : HH_OTHER;
     }
 }
 
@@ -50,7 +56,9 @@ typedef struct code_points {
     size_t n, capacity;
 } code_points;
 
-static int combining_class(int32_t cp) { return (int)utf8proc_get_property(cp)->combining_class; }
+static int combining_class(int32_t cp) {
+    return (int)utf8proc_get_property(cp)->combining_class;
+}
 
 /* Pairs (class, order of arrival): combining classes are below 256, positions fit the rest. */
 static int compare_keys(const void *a, const void *b) {

@@ -5,11 +5,11 @@
 #include "base/memory.h"
 
 enum { /* classes, as bits */
-    HH_OTHER = 1,
-    HH_LETTER = 2, /* \p{L} */
-    HH_NUMBER = 4, /* \p{N} */
-    HH_SPACE = 8,  /* White_Space: \s of Hugging Face tokenizers (U+180E is none) */
-    HH_MARK = 16,  /* \p{M} */
+       HH_OTHER = 1,
+       HH_LETTER = 2, /* \p{L} */
+       HH_NUMBER = 4, /* \p{N} */
+       HH_SPACE = 8,  /* White_Space: \s of Hugging Face tokenizers (U+180E is none) */
+       HH_MARK = 16,  /* \p{M} */
 };
 
 extern const uint8_t hh_ascii_class[128];

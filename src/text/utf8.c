@@ -54,7 +54,9 @@ size_t hh_utf8_valid_prefix(const char *s, size_t n) {
 }
 
 /* Bytes that stand for themselves; the other 68 are U+0100... in their order. */
-static bool is_own_letter(int b) { return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae; }
+static bool is_own_letter(int b) {
+    return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+}
 
 int32_t hh_byte_to_letter(uint8_t byte) {
     if (is_own_letter(byte)) return byte;
