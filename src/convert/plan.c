@@ -2,10 +2,12 @@
 #include "convert/plan.h"
 
 #include "base/filemap.h"
-#include "convert/jsonfield.h"
+#include "format/json.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+#define MAX_JSON_BYTES ((size_t)64 << 20)
 
 static const char *const rule_name[HH_KEEP_RULES] = {"",    "score", "mean_ie",     "attribution", "order", "all",   "min1",
                                                      "layer_quota", "kv_group", "fixed", "random", "layer", "given"};
@@ -63,17 +65,17 @@ double hh_plan_dense_cache_bytes(const hh_plan *p, double bytes) {
 
 static hh_code read_heads_of_layer(hh_plan *p, const char *path, int64_t l, const json_t *list, hh_error *err) {
     if (!json_is_array(list))
-        return hh_fail(err, HH_EFORMAT, "%s: \"full_attention_heads\": layer %" PRId64 " is not a list of heads", path, l);
+        return hh_fail(err, HH_EFORMAT, "%s: 'full_attention_heads': layer %" PRId64 " is not a list of heads", path, l);
     size_t i;
     json_t *v;
     json_array_foreach(list, i, v) {
         json_int_t h = json_is_integer(v) ? json_integer_value(v) : -1;
         if (h < 0 || h >= p->n_heads)
             return hh_fail(err, HH_EFORMAT,
-                           "%s: \"full_attention_heads\": entry %zu of layer %" PRId64 " is not a head of [0, %" PRId64 ")",
+                           "%s: 'full_attention_heads': entry %zu of layer %" PRId64 " is not a head of [0, %" PRId64 ")",
                            path, i, l, p->n_heads);
         if (hh_plan_keeps(p, l, h))
-            return hh_fail(err, HH_EFORMAT, "%s: \"full_attention_heads\": layer %" PRId64 " names head %d twice", path, l,
+            return hh_fail(err, HH_EFORMAT, "%s: 'full_attention_heads': layer %" PRId64 " names head %d twice", path, l,
                            (int)h);
         p->rule[l * p->n_heads + h] = HH_KEEP_GIVEN;
     }
@@ -90,15 +92,17 @@ static hh_keep_rule parse_rule(const char *name) {
 static hh_code read_reasons(hh_plan *p, const char *path, const json_t *kept, hh_error *err) {
     size_t i;
     json_t *v;
-    if (kept && !json_is_array(kept)) return hh_fail(err, HH_EFORMAT, "%s: field \"kept\" is not a list", path);
+    if (kept && !json_is_array(kept)) return hh_fail(err, HH_EFORMAT, "%s: field 'kept' is not a list", path);
     json_array_foreach(kept, i, v) {
-        int64_t l, h;
-        if (!json_is_object(v)) return hh_fail(err, HH_EFORMAT, "%s: entry %zu of \"kept\" is not an object", path, i);
-        HH_TRY(hh_json_int_field(&l, path, v, "layer", 0, p->n_layers - 1, -1, err));
-        HH_TRY(hh_json_int_field(&h, path, v, "head", 0, p->n_heads - 1, -1, err));
+        int64_t l = 0, h = 0;
+        hh_json_object o = {v, path, "kept[]."};
+        HH_TRY(hh_json_need(o, "layer", err));
+        HH_TRY(hh_json_need(o, "head", err));
+        HH_TRY(hh_json_int(o, "layer", 0, p->n_layers - 1, &l, err));
+        HH_TRY(hh_json_int(o, "head", 0, p->n_heads - 1, &h, err));
         if (!hh_plan_keeps(p, l, h))
             return hh_fail(err, HH_EFORMAT,
-                           "%s: \"kept\" names layer %" PRId64 ", head %" PRId64 ", which \"full_attention_heads\" does not",
+                           "%s: 'kept' names layer %" PRId64 ", head %" PRId64 ", which 'full_attention_heads' does not",
                            path, l, h);
         p->rule[l * p->n_heads + h] = (uint8_t)parse_rule(json_string_value(json_object_get(v, "rule")));
     }
@@ -111,19 +115,22 @@ static void copy_text(char *out, size_t size, const json_t *v) {
 }
 
 static hh_code read_object(hh_plan *out, const char *path, const json_t *root, hh_error *err) {
-    int64_t L, H, seed;
-    HH_TRY(hh_json_int_field(&L, path, root, "layers", 1, HH_MAX_LAYERS, -1, err));
-    HH_TRY(hh_json_int_field(&H, path, root, "heads", 1, HH_MAX_HEADS, -1, err));
+    hh_json_object o = {root, path, ""};
+    int64_t L = 0, H = 0, seed = 0;
+    HH_TRY(hh_json_need(o, "layers", err));
+    HH_TRY(hh_json_need(o, "heads", err));
+    HH_TRY(hh_json_int(o, "layers", 1, HH_MAX_LAYERS, &L, err));
+    HH_TRY(hh_json_int(o, "heads", 1, HH_MAX_HEADS, &H, err));
     hh_plan_init(out, L, H);
-    HH_TRY(hh_json_int_field(&out->n_kv_heads, path, root, "kv_heads", 1, H, 0, err));
-    HH_TRY(hh_json_int_field(&out->head_dim, path, root, "head_dim", 1, 65536, 0, err));
-    HH_TRY(hh_json_int_field(&seed, path, root, "seed", 0, INT64_MAX, 0, err));
+    HH_TRY(hh_json_int(o, "kv_heads", 1, H, &out->n_kv_heads, err));
+    HH_TRY(hh_json_int(o, "head_dim", 1, 65536, &out->head_dim, err));
+    HH_TRY(hh_json_int(o, "seed", 0, INT64_MAX, &seed, err));
     out->seed = (uint64_t)seed;
     copy_text(out->strategy, sizeof out->strategy, json_object_get(root, "strategy"));
     copy_text(out->budget, sizeof out->budget, json_object_get(root, "budget"));
     const json_t *layers = json_object_get(root, "full_attention_heads");
     if (!json_is_array(layers) || (int64_t)json_array_size(layers) != L)
-        return hh_fail(err, HH_EFORMAT, "%s: field \"full_attention_heads\" is not a list of %" PRId64 " layers", path, L);
+        return hh_fail(err, HH_EFORMAT, "%s: field 'full_attention_heads' is not a list of %" PRId64 " layers", path, L);
     for (int64_t l = 0; l < L; l++)
         HH_TRY(read_heads_of_layer(out, path, l, json_array_get(layers, (size_t)l), err));
     return read_reasons(out, path, json_object_get(root, "kept"), err);
@@ -140,14 +147,14 @@ static hh_code finish(hh_plan *out, const char *path, json_t *root, hh_error *er
 hh_code hh_plan_parse(hh_plan *out, const char *path, const char *json, size_t size, hh_error *err) {
     json_t *root;
     *out = (hh_plan){0};
-    HH_TRY(hh_json_parse_object(&root, path, json, size, err));
+    HH_TRY(hh_json_parse(&root, path, json, size, err));
     return finish(out, path, root, err);
 }
 
 hh_code hh_plan_read(hh_plan *out, const char *path, hh_error *err) {
     json_t *root;
     *out = (hh_plan){0};
-    HH_TRY(hh_json_read_object(&root, path, err));
+    HH_TRY(hh_json_read(&root, path, MAX_JSON_BYTES, err));
     return finish(out, path, root, err);
 }
 
@@ -201,7 +208,7 @@ hh_code hh_plan_write(const hh_plan *p, const char *path, hh_error *err) {
     hh_buf_printf(&out, "%s\n", text);
     hh_code code = hh_file_write(path, out.data, out.len, err);
     hh_buf_release(&out);
-    free(text); /* Jansson's own allocation */
+    hh_free(text);
     json_decref(root);
     return code;
 }

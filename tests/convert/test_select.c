@@ -236,15 +236,15 @@ static void test_damaged_plans_are_refused(void **state) {
     (void)state;
     refuse_plan("", "JSON");
     refuse_plan("[]", "object");
-    refuse_plan("{\"heads\": 3, \"full_attention_heads\": [[]]}", "\"layers\"");
-    refuse_plan("{\"layers\": 1.5, \"heads\": 3, \"full_attention_heads\": [[]]}", "\"layers\"");
-    refuse_plan("{\"layers\": 1, \"heads\": 100000000000, \"full_attention_heads\": [[]]}", "\"heads\"");
+    refuse_plan("{\"heads\": 3, \"full_attention_heads\": [[]]}", "'layers'");
+    refuse_plan("{\"layers\": 1.5, \"heads\": 3, \"full_attention_heads\": [[]]}", "'layers'");
+    refuse_plan("{\"layers\": 1, \"heads\": 100000000000, \"full_attention_heads\": [[]]}", "'heads'");
     refuse_plan("{\"layers\": 2, \"heads\": 3, \"full_attention_heads\": [[0]]}", "2 layers");
     refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[3]]}", "[0, 3)");
     refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[-1]]}", "[0, 3)");
     refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[\"1\"]]}", "[0, 3)");
     refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[1, 1]]}", "twice");
-    refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[1]], \"kept\": [{\"layer\": 0, \"head\": 2}]}", "\"kept\"");
+    refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[1]], \"kept\": [{\"layer\": 0, \"head\": 2}]}", "'kept'");
 }
 
 #define ROW "[[0.5, 0], [0, 0]]"
@@ -273,16 +273,16 @@ static void test_damaged_heads_are_refused(void **state) {
     (void)state;
     refuse_heads("{", "JSON", "line");
     refuse_heads("{\"layers\": 2, \"layers\": 2}", "JSON", "duplicate");
-    refuse_heads("{\"layers\": 0, \"heads\": 2}", "\"layers\"", "0");
-    refuse_heads("{\"layers\": 2, \"heads\": 2, \"kv_heads\": 3}", "\"kv_heads\"", "3");
-    refuse_heads(TABLE("[[1, 0]]", CAPABILITY(ROW)), "\"score\"", "2 layers");
-    refuse_heads(TABLE("[[1, 0], [1]]", CAPABILITY(ROW)), "\"score\"", "row 1");
+    refuse_heads("{\"layers\": 0, \"heads\": 2}", "'layers'", "0");
+    refuse_heads("{\"layers\": 2, \"heads\": 2, \"kv_heads\": 3}", "'kv_heads'", "3");
+    refuse_heads(TABLE("[[1, 0]]", CAPABILITY(ROW)), "'score'", "2 layers");
+    refuse_heads(TABLE("[[1, 0], [1]]", CAPABILITY(ROW)), "'score'", "row 1");
     refuse_heads(TABLE("[[1, 0], [1, NaN]]", CAPABILITY(ROW)), "JSON", "NaN");
     refuse_heads(TABLE("[[1, 0], [1, null]]", CAPABILITY(ROW)), "layer 1, head 1", "not a finite number");
     refuse_heads(TABLE("[[1, 0], [1, 1e999]]", CAPABILITY(ROW)), "JSON", "overflow");
-    refuse_heads(TABLE("[[1, 0], [1, 0]]", ""), "\"capabilities\"", "1 to");
+    refuse_heads(TABLE("[[1, 0], [1, 0]]", ""), "'capabilities'", "1 to");
     refuse_heads(TABLE("[[1, 0], [1, 0]]", "{}"), "capability 0", "name");
-    refuse_heads(TABLE("[[1, 0], [1, 0]]", CAPABILITY("[[1, 0], [0, \"x\"]]")), "capability \"c\"", "\"receiver\"");
+    refuse_heads(TABLE("[[1, 0], [1, 0]]", CAPABILITY("[[1, 0], [0, \"x\"]]")), "capability 'c'", "receiver");
 }
 
 int main(void) {
