@@ -1,0 +1,46 @@
+/* Alignment: every hybrid attention layer learns to give what the teacher's gives for the same stream.
+ *
+ * Layers read the teacher's stream, detached, so nothing flows between them, and a layer's loss and gradient can be taken while the
+ * teacher's forward passes it: only that layer's stream and output are kept, whatever the depth of the model. */
+#include "train/stage.h"
+
+typedef struct pass {
+    hh_trainer *t;
+    const hh_micro *m;
+} pass;
+
+static void align_layer(const pass *p, hh_student *s, int64_t layer, hh_tensor taught) {
+    hh_trainer *t = p->t;
+    hh_backend *be = t->be;
+    const hh_config *c = &s->model->config;
+    int64_t n = p->m->b.n_tokens, hybrid = 0;
+    if (s->model->w.layer[layer].dense) return;
+    for (int64_t l = 0; l < c->n_layers; l++) hybrid += !s->model->w.layer[l].dense;
+    hh_tensor x = hh_tensor_rows(t->stream, 0, n), out = hh_tensor_rows(t->out, 0, n), dy = hh_tensor_rows(t->dx, 0, n);
+    hh_forward_attention(s->run, &p->m->b, layer, x, out);
+    be->ops->fill(be, t->one, 0);
+    be->ops->mse(be, t->one, dy, out, taught, p->m->per_token / (double)(c->width * hybrid));
+    hh_backward_attention(s->run, &p->m->b, layer, x, dy, s->gradients, HH_NONE);
+    s->loss += hh_sum_rows(t, t->one, 1);
+}
+
+static void see_teacher(void *context, hh_point point, int64_t layer, hh_tensor x) {
+    const pass *p = context;
+    hh_trainer *t = p->t;
+    if (point == HH_POINT_BLOCK_INPUT)
+        t->be->ops->copy(t->be, hh_tensor_rows(t->stream, 0, x.dim[0]), x);
+    else if (point == HH_POINT_ATTENTION_OUTPUT)
+        for (int64_t i = 0; i < t->n_students; i++) align_layer(p, &t->student[i], layer, x);
+}
+
+static hh_code run(hh_trainer *t, const hh_micro *m, hh_error *err) {
+    pass p = {t, m};
+    hh_tensor final;
+    hh_run_set_tap(t->teacher_run, (hh_tap){see_teacher, &p});
+    hh_code code = hh_forward(t->teacher_run, &m->b, &final, err);
+    hh_run_set_tap(t->teacher_run, (hh_tap){0});
+    return code;
+}
+
+const hh_stage hh_stage_align = {
+    .name = "align", .needs_teacher = true, .mixers_only = true, .lr = 1e-3, .final_share = 0.01, .warmup = 50, .run = run};

@@ -1,0 +1,80 @@
+/* One optimizer step: tokens, a stage's loss over micro-batches, clipping, AdamW, for one or several students at once.
+ *
+ * Students see the same batches and share one forward of the teacher; that is the dear half of a distillation. Weights are float32
+ * masters (HH_LOAD_REAL); moments exist only for what the stage trains. A step allocates nothing.
+ */
+#ifndef HH_TRAIN_TRAINER_H
+#define HH_TRAIN_TRAINER_H
+
+#include "model/forward.h"
+#include "train/schedule.h"
+#include "train/trainset.h"
+
+typedef struct hh_stage hh_stage;
+typedef struct hh_trainer hh_trainer;
+
+extern const hh_stage hh_stage_pretrain, hh_stage_align, hh_stage_distill, hh_stage_extend;
+#define HH_STAGE_CHOICES "align|distill|extend|pretrain"
+const hh_stage *hh_stage_find(const char *name); /* NULL: none of that name */
+
+#define HH_MAX_STUDENTS 4
+
+typedef struct hh_trainer_options {
+    const hh_stage *stage;
+    hh_trainset_options data; /* `vocab` is set by hh_trainer_new */
+    hh_schedule schedule;
+    double beta1, beta2, eps, weight_decay;
+    double clip;      /* largest global norm of the gradient; 0: none */
+    double ce_weight; /* distill: share of next-token cross-entropy */
+} hh_trainer_options;
+
+/* The stage's published defaults for a run of `steps`; the warm-up is at most a tenth of it. Data is left empty. */
+hh_trainer_options hh_trainer_defaults(const hh_stage *stage, int64_t steps);
+
+/* Numbers [at, at + n) of a model's flat block that train; their moments stand at `moment`. */
+typedef struct hh_trained_range {
+    int64_t at, n, moment;
+} hh_trained_range;
+
+typedef struct hh_student {
+    hh_model *model; /* the caller's */
+    hh_run *run;
+    hh_gradients *gradients;
+    hh_trained_range *range;
+    int64_t n_ranges, n_trained;
+    hh_tensor m, v;  /* [n_trained] moments */
+    hh_arena arena;
+    double loss, grad_norm; /* of the step in progress, then of the last one; the norm before clipping */
+} hh_student;
+
+struct hh_trainer {
+    hh_trainer_options o;
+    hh_backend *be;
+    const hh_model *teacher; /* the caller's; NULL: the stage needs none */
+    hh_run *teacher_run;
+    hh_student student[HH_MAX_STUDENTS];
+    int64_t n_students;
+    hh_trainset data;
+    int64_t step;            /* steps done */
+    hh_span *span;           /* of a micro-batch */
+    hh_tensor nll, kl, one;  /* [micro], [micro], [1] */
+    hh_tensor dx, stream, out; /* [micro, C] */
+    hh_arena arena;
+};
+
+/* What one step did. */
+typedef struct hh_step_report {
+    int64_t step; /* from 0 */
+    int64_t n_tokens;
+    double lr, seconds;
+} hh_step_report;
+
+/* Students are of HH_LOAD_REAL and share the teacher's backend. HH_EINVAL names what does not fit together. */
+hh_code hh_trainer_new(hh_trainer **out, const hh_trainer_options *o, const hh_model *teacher, hh_model *const *student,
+                       int64_t n_students, hh_error *err);
+void hh_trainer_free(hh_trainer *t);
+
+/* Takes step t->step. HH_ENONFINITE names step and sequences, HH_ECANCELLED after Ctrl-C; the weights then are what they were before. */
+hh_code hh_trainer_step(hh_trainer *t, hh_step_report *out, hh_error *err);
+
+#endif

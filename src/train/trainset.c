@@ -1,0 +1,128 @@
+/* Tokens of a step; see trainset.h. */
+#include "train/trainset.h"
+
+#include "base/rng.h"
+#include "data/corpus.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+int64_t hh_trainset_longest(const hh_trainset_options *o) {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < o->n_lengths; i++)
+        if (o->length[i] > longest) longest = o->length[i];
+    return longest;
+}
+
+int64_t hh_trainset_max_spans(const hh_trainset_options *o) {
+    int64_t shortest = o->micro_tokens;
+    for (int64_t i = 0; i < o->n_lengths; i++)
+        if (o->length[i] < shortest) shortest = o->length[i];
+    int64_t n = o->micro_tokens / shortest;
+    return n < o->sequences ? n : o->sequences;
+}
+
+double hh_trainset_mean_tokens(const hh_trainset_options *o) {
+    double sum = 0;
+    for (int64_t i = 0; i < o->n_lengths; i++) sum += (double)o->length[i];
+    return sum / (double)o->n_lengths * (double)o->sequences;
+}
+
+static hh_code check_options(const hh_trainset_options *o, hh_error *err) {
+    if (o->sequences < 1) return hh_fail(err, HH_EINVAL, "a step needs at least one sequence");
+    if (o->n_lengths < 1) return hh_fail(err, HH_EINVAL, "no sequence length is given");
+    for (int64_t i = 0; i < o->n_lengths; i++)
+        if (o->length[i] < 2) return hh_fail(err, HH_EINVAL, "a sequence of %" PRId64 " tokens has nothing to predict", o->length[i]);
+    if (o->micro_tokens < hh_trainset_longest(o))
+        return hh_fail(err, HH_EINVAL, "a micro-batch of %" PRId64 " tokens cannot hold a sequence of %" PRId64, o->micro_tokens,
+                       hh_trainset_longest(o));
+    if (!(o->background_weight >= 0 && o->background_weight <= 1))
+        return hh_fail(err, HH_EINVAL, "the weight of tokens that answer nothing is %g; it must be in [0, 1]", o->background_weight);
+    return HH_OK;
+}
+
+hh_code hh_trainset_init(hh_trainset *s, const hh_trainset_options *o, hh_error *err) {
+    *s = (hh_trainset){.o = *o, .step = -1};
+    HH_TRY(check_options(o, err));
+    size_t rows = (size_t)o->sequences, max;
+    if (hh_mul_overflows(rows, (size_t)hh_trainset_longest(o), &max))
+        return hh_fail(err, HH_ENOMEM, "%zu sequences of %" PRId64 " tokens are more than can be addressed", rows,
+                       hh_trainset_longest(o));
+    hh_code code;
+    const char *what = "the tokens of a step";
+    HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->lo, rows + 1, sizeof *s->lo, what, err), fail);
+    HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->ids, max, sizeof *s->ids, what, err), fail);
+    HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->target, max, sizeof *s->target, what, err), fail);
+    HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->weight, max, sizeof *s->weight, what, err), fail);
+    HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->flags, max, 1, what, err), fail);
+    s->length = hh_alloc((size_t)o->n_lengths * sizeof *s->length);
+    memcpy(s->length, o->length, (size_t)o->n_lengths * sizeof *s->length);
+    s->o.length = s->length;
+    return HH_OK;
+fail:
+    hh_trainset_release(s);
+    return code;
+}
+
+void hh_trainset_release(hh_trainset *s) {
+    hh_free(s->length);
+    hh_free(s->lo);
+    hh_free(s->ids);
+    hh_free(s->target);
+    hh_free(s->weight);
+    hh_free(s->flags);
+    *s = (hh_trainset){.step = -1};
+}
+
+/* The row at token t predicts t + 1: it has an answer's weight when t + 1 is of an answer. Sequences without answers count in full. */
+static void set_targets(hh_trainset *s, int64_t lo, int64_t hi) {
+    bool answers = false;
+    for (int64_t t = lo; t < hi; t++) answers |= (s->flags[t] & HH_TOKEN_ANSWER) != 0;
+    for (int64_t t = lo; t < hi; t++) {
+        bool last = t + 1 == hi;
+        bool background = answers && (last || !(s->flags[t + 1] & HH_TOKEN_ANSWER));
+        s->weight[t] = last ? 0 : background ? (float)s->o.background_weight : 1;
+        s->target[t] = s->weight[t] != 0 ? s->ids[t + 1] : -1;
+        s->target_weight += (double)s->weight[t];
+        s->n_targets += s->weight[t] != 0;
+    }
+}
+
+static hh_code check_ids(const hh_trainset *s, int64_t row, int64_t lo, int64_t hi, hh_error *err) {
+    for (int64_t t = lo; t < hi; t++)
+        if (s->ids[t] < 0 || s->ids[t] >= s->o.vocab)
+            return hh_fail(err, HH_EINVAL,
+                           "sequence %" PRId64 " of step %" PRId64 " has token %d, but the model's vocabulary ends at %" PRId64
+                           "; the tokenizer is not this model's",
+                           row, s->step, (int)s->ids[t], s->o.vocab);
+    return HH_OK;
+}
+
+hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_error *err) {
+    const hh_trainset_options *o = &s->o;
+    hh_rng rng = hh_rng_stream(o->seed ^ UINT64_C(0x6c656e67746873), (uint64_t)step); /* apart from the sources' own streams */
+    s->step = step;
+    s->n_tokens = s->n_targets = 0;
+    s->target_weight = 0;
+    for (int64_t row = 0; row < o->sequences; row++) {
+        int64_t lo = s->n_tokens, length = o->length[hh_rng_below(&rng, o->n_lengths)], hi = lo + length;
+        hh_code code = o->fill(o->context, step, row, o->sequences, length, s->ids + lo, s->flags + lo, err);
+        if (code != HH_OK) return hh_fail_in(err, "sequence %" PRId64 " of step %" PRId64, row, step);
+        HH_TRY(check_ids(s, row, lo, hi, err));
+        set_targets(s, lo, hi);
+        s->lo[row] = lo;
+        s->lo[row + 1] = s->n_tokens = hi;
+    }
+    if (s->target_weight == 0) return hh_fail(err, HH_EINVAL, "step %" PRId64 " has no token whose loss counts", step);
+    return HH_OK;
+}
+
+int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, hh_span *spans) {
+    int64_t next = first;
+    while (next < s->o.sequences && s->lo[next + 1] - s->lo[first] <= s->o.micro_tokens) {
+        spans[next - first] = (hh_span){s->lo[next] - s->lo[first], s->lo[next + 1] - s->lo[first], 0};
+        next++;
+    }
+    HH_ASSERT(next > first);
+    return next;
+}
