@@ -13,8 +13,7 @@ hh_hybrid_options hh_hybrid_defaults(void) {
         .fusion = HH_FUSION_SCALE, .log_scale_base = 500, .beta_scale = 2, .fa_gate = true, .gate_bias = 1};
 }
 
-hh_code hh_hybrid_config(hh_config *out, const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o,
-                         hh_error *err) {
+hh_code hh_hybrid_check(const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o, hh_error *err) {
     if (teacher->hybrid) return hh_fail(err, HH_EUNSUPPORTED, "the teacher is a hybrid already; convert its dense teacher");
     if (plan->n_layers != teacher->n_layers || plan->n_heads != teacher->n_heads)
         return hh_fail(err, HH_EINVAL,
@@ -25,6 +24,12 @@ hh_code hh_hybrid_config(hh_config *out, const hh_config *teacher, const hh_plan
         return hh_fail(err, HH_EINVAL, "the log-scale's base is %g; it must be above 1, or 0 for none", o->log_scale_base);
     if (!(o->beta_scale > 0 && o->beta_scale <= 2))
         return hh_fail(err, HH_EINVAL, "beta_scale is %g; the delta rule is stable in (0, 2]", o->beta_scale);
+    return HH_OK;
+}
+
+hh_code hh_hybrid_config(hh_config *out, const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o,
+                         hh_error *err) {
+    HH_TRY(hh_hybrid_check(teacher, plan, o, err));
     *out = *teacher;
     out->hybrid = true;
     out->fusion = o->fusion;

@@ -24,6 +24,9 @@ hh_hybrid_options hh_hybrid_defaults(void); /* MODEL.md's: scale, 500, false, 2,
 /* The hybrid's configuration. HH_EINVAL when the plan is of another shape, HH_EUNSUPPORTED when the teacher is a hybrid itself. */
 hh_code hh_hybrid_config(hh_config *out, const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o, hh_error *err);
 
+/* The same check without making anything. */
+hh_code hh_hybrid_check(const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o, hh_error *err);
+
 /* A new model in one flat block (as HH_LOAD_REAL gives), ready to be trained or saved; the teacher's weights may be of any stored type.
  * gamma [L*H] by original head (hh_calibrate_gamma), NULL: 1 everywhere. */
 hh_code hh_migrate(hh_model **out, const hh_model *teacher, const hh_plan *plan, const hh_hybrid_options *o, const double *gamma,
