@@ -10,20 +10,37 @@
 #include <string.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static const char *plan_path = "", *out_dir = "", *calibration = "", *fusion = "scale", *gamma_start = "rms", *save_dtype = "auto";
+static const char *plan_path = "", *out_dir = "", *calibration = "", *fusion = "scale", *gamma_start = "rms",
+                  *save_dtype = "auto";
 static int64_t calibration_tokens = 32768;
 static double log_scale_base = 500, beta_scale = 2, gate_bias = 1;
 static bool log_scale_in_training, no_fa_gate, gdn_conv, gdn_gate;
 
 static const hh_option options[] = {
-    {.name = "plan", .letter = 'p', .kind = HH_OPTION_STRING, .value = &plan_path, .argument = "FILE", .help = "the plan that select wrote"},
-    {.name = "out", .letter = 'o', .kind = HH_OPTION_STRING, .value = &out_dir, .argument = "DIR", .help = "where the hybrid goes"},
+    {.name = "plan",
+     .letter = 'p',
+     .kind = HH_OPTION_STRING,
+     .value = &plan_path,
+     .argument = "FILE",
+     .help = "the plan that select wrote"},
+    {.name = "out",
+     .letter = 'o',
+     .kind = HH_OPTION_STRING,
+     .value = &out_dir,
+     .argument = "DIR",
+     .help = "where the hybrid goes"},
     {.name = "calibration",
      .kind = HH_OPTION_STRING,
      .value = &calibration,
      .argument = "FILE",
      .help = "text on which the scale of the teacher's heads is measured; without it the shipped book excerpt"},
-    {.name = "calibration-tokens", .kind = HH_OPTION_INT, .value = &calibration_tokens, .argument = "N", .min = 1, .max = 1e9, .help = "how much of that text"},
+    {.name = "calibration-tokens",
+     .kind = HH_OPTION_INT,
+     .value = &calibration_tokens,
+     .argument = "N",
+     .min = 1,
+     .max = 1e9,
+     .help = "how much of that text"},
     {.name = "gamma",
      .kind = HH_OPTION_CHOICE,
      .value = &gamma_start,
@@ -40,16 +57,31 @@ static const hh_option options[] = {
      .argument = "A",
      .max = 1e9,
      .help = "full attention scales queries by ln(t + A)/ln(A); 0 is off"},
-    {.name = "log-scale-in-training", .kind = HH_OPTION_FLAG, .value = &log_scale_in_training, .help = "apply that scale in training too"},
+    {.name = "log-scale-in-training",
+     .kind = HH_OPTION_FLAG,
+     .value = &log_scale_in_training,
+     .help = "apply that scale in training too"},
     {.name = "beta-scale",
      .kind = HH_OPTION_FLOAT,
      .value = &beta_scale,
      .argument = "X",
      .max = 2,
      .help = "largest step of the delta rule, above 0"},
-    {.name = "no-fa-gate", .kind = HH_OPTION_FLAG, .value = &no_fa_gate, .help = "full attention without its output gate"},
-    {.name = "gate-bias", .kind = HH_OPTION_FLOAT, .value = &gate_bias, .argument = "X", .min = -30, .max = 30, .help = "bias at which output gates start"},
-    {.name = "gdn-conv", .kind = HH_OPTION_FLAG, .value = &gdn_conv, .help = "causal convolution of width 4 on the linear heads' projections"},
+    {.name = "no-fa-gate",
+     .kind = HH_OPTION_FLAG,
+     .value = &no_fa_gate,
+     .help = "full attention without its output gate"},
+    {.name = "gate-bias",
+     .kind = HH_OPTION_FLOAT,
+     .value = &gate_bias,
+     .argument = "X",
+     .min = -30,
+     .max = 30,
+     .help = "bias at which output gates start"},
+    {.name = "gdn-conv",
+     .kind = HH_OPTION_FLAG,
+     .value = &gdn_conv,
+     .help = "causal convolution of width 4 on the linear heads' projections"},
     {.name = "gdn-gate", .kind = HH_OPTION_FLAG, .value = &gdn_gate, .help = "output gate on linear heads"},
     {.name = "save-dtype",
      .kind = HH_OPTION_CHOICE,
@@ -64,11 +96,14 @@ static const hh_command command = {
     .verb = "convert",
     .summary = "turn a teacher into a hybrid that keeps full attention where a plan says",
     .words = "MODEL",
-    .description =
-        "Heads that the plan keeps stay full attention, without rotary embedding, with a logarithmic scale on the queries and an output "
-        "gate; every other head becomes Gated DeltaNet with the teacher's own projections. Each head's output is brought to "
-        "one scale and multiplied by a learnt number that starts at the teacher's own scale, measured on calibration text.\n\n"
-        "The hybrid is a Hugging Face directory; it is not useful before it is trained (`hydrahead train`, stages align and distill).",
+    .description = "Heads that the plan keeps stay full attention, without rotary embedding, with a logarithmic scale "
+                   "on the queries and an output "
+                   "gate; every other head becomes Gated DeltaNet with the teacher's own projections. Each head's "
+                   "output is brought to "
+                   "one scale and multiplied by a learnt number that starts at the teacher's own scale, measured on "
+                   "calibration text.\n\n"
+                   "The hybrid is a Hugging Face directory; it is not useful before it is trained (`hydrahead train`, "
+                   "stages align and distill).",
     .example = "hydrahead select tests/convert/golden/heads.json --heads 4 --out $TMP/plan.json\n"
                "hydrahead convert nano --plan $TMP/plan.json --out $TMP/hybrid",
     .options = options,
@@ -98,7 +133,8 @@ static hh_code read_calibration(hh_ids *ids, const char *model_path, hh_error *e
     char *text = NULL;
     size_t len;
     HH_TRY(hh_tokenizer_open(&t, model_path, err));
-    hh_code code = *calibration ? hh_text_read(calibration, &text, &len, err) : hh_text_shipped(false, &text, &len, err);
+    hh_code code =
+        *calibration ? hh_text_read(calibration, &text, &len, err) : hh_text_shipped(false, &text, &len, err);
     size_t most = (size_t)calibration_tokens * 16; /* bytes; no text has tokens that long on average */
     if (code == HH_OK) {
         if (len > most) len = most;
@@ -115,7 +151,9 @@ static hh_code calibrate(double *gamma, const hh_model *teacher, hh_error *err) 
     hh_code code = read_calibration(&ids, teacher->path, err);
     int64_t native = teacher->config.max_position, length = native > 0 && native < 1024 ? native : 1024;
     if (code == HH_OK) code = hh_calibrate_gamma(teacher, ids.data, ids.len, length, gamma, err);
-    if (code == HH_OK) fprintf(stderr, "gamma: root mean squares over %" PRId64 " tokens of %s\n", ids.len, *calibration ? calibration : "the shipped excerpt");
+    if (code == HH_OK)
+        fprintf(stderr, "gamma: root mean squares over %" PRId64 " tokens of %s\n", ids.len,
+                *calibration ? calibration : "the shipped excerpt");
     hh_ids_release(&ids);
     return code;
 }
@@ -135,10 +173,12 @@ static hh_code check_out(const char *model_path, hh_error *err) {
 }
 
 static void report(const hh_plan *p, const hh_model *m) {
-    double before = (double)(m->config.n_layers * m->config.n_kv_heads * 2 * m->config.head_dim) * HH_PLAN_CACHE_VALUE_BYTES;
-    printf("%s: %" PRId64 " of %" PRId64 " heads keep full attention, %" PRId64 " parameters\n", out_dir, hh_plan_count(p),
-           p->n_layers * p->n_heads, hh_tensor_count(m->flat));
-    printf("KV cache: %.0f bytes a token before, %.0f after (bfloat16)\n", before, hh_config_cache_bytes(&m->config, HH_PLAN_CACHE_VALUE_BYTES));
+    double before =
+        (double)(m->config.n_layers * m->config.n_kv_heads * 2 * m->config.head_dim) * HH_PLAN_CACHE_VALUE_BYTES;
+    printf("%s: %" PRId64 " of %" PRId64 " heads keep full attention, %" PRId64 " parameters\n", out_dir,
+           hh_plan_count(p), p->n_layers * p->n_heads, hh_tensor_count(m->flat));
+    printf("KV cache: %.0f bytes a token before, %.0f after (bfloat16)\n", before,
+           hh_config_cache_bytes(&m->config, HH_PLAN_CACHE_VALUE_BYTES));
 }
 
 static hh_code convert(const char *path, hh_error *err) {

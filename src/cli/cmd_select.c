@@ -19,7 +19,12 @@ static const hh_option options[] = {
      .value = &ratio,
      .argument = "R:1",
      .help = "budget: R linear heads for each head that keeps full attention"},
-    {.name = "heads", .kind = HH_OPTION_INT, .value = &n_heads, .argument = "N", .max = 1e9, .help = "budget: heads that keep full attention"},
+    {.name = "heads",
+     .kind = HH_OPTION_INT,
+     .value = &n_heads,
+     .argument = "N",
+     .max = 1e9,
+     .help = "budget: heads that keep full attention"},
     {.name = "kv-bytes",
      .kind = HH_OPTION_INT,
      .value = &kv_bytes,
@@ -43,7 +48,12 @@ static const hh_option options[] = {
      .value = &model_path,
      .argument = "MODEL",
      .help = "the model that was probed; checks the table's shape and tells the cache's size"},
-    {.name = "out", .letter = 'o', .kind = HH_OPTION_STRING, .value = &out_path, .argument = "FILE", .help = "where the plan goes"},
+    {.name = "out",
+     .letter = 'o',
+     .kind = HH_OPTION_STRING,
+     .value = &out_path,
+     .argument = "FILE",
+     .help = "where the plan goes"},
     HH_CLI_JSON_OPTION(json),
     HH_CLI_COMMON_OPTIONS(common),
     {0},
@@ -57,10 +67,12 @@ static const hh_command command = {
         "Reads the scores that probe wrote and writes a plan: which query heads keep full attention. All others become "
         "linear when convert applies the plan. One budget is given: --ratio, --heads or --kv-bytes.\n\n"
         "Strategies: global takes the best heads of the whole model; global-min1 the same with at least one in every "
-        "layer; layer the same number in every layer; kv takes whole query groups, so that every key/value head that is "
+        "layer; layer the same number in every layer; kv takes whole query groups, so that every key/value head that "
+        "is "
         "cached is read by all of its queries. Controls: fixed (the first heads of every layer), layer-random, "
         "global-random, and layerwise (whole layers, by the sum of their heads' scores).\n\n"
-        "Heads of equal score are ranked by their mean indirect effect, then by attribution; the plan says for each kept "
+        "Heads of equal score are ranked by their mean indirect effect, then by attribution; the plan says for each "
+        "kept "
         "head which measure decided.",
     .example = "hydrahead select tests/convert/golden/heads.json --heads 4 --out $TMP/plan.json",
     .options = options,
@@ -75,7 +87,8 @@ static hh_code parse_ratio(double *out, hh_error *err) {
     if (!*ratio) return HH_OK;
     double r = strtod(ratio, &end);
     if (end == ratio || (strcmp(end, ":1") && *end) || !(r > 0 && r < 1e9))
-        return hh_fail(err, HH_EINVAL, "--ratio %s: write the linear heads for each full-attention head, as 7:1", ratio);
+        return hh_fail(err, HH_EINVAL, "--ratio %s: write the linear heads for each full-attention head, as 7:1",
+                       ratio);
     *out = r;
     return HH_OK;
 }
@@ -129,9 +142,10 @@ static void print_plan(const hh_plan *p) {
     printf("%s, %s: %" PRId64 " of %" PRId64 " heads keep full attention\n", p->strategy, p->budget, hh_plan_count(p),
            p->n_layers * p->n_heads);
     if (p->n_kv_heads && p->head_dim)
-        printf("KV cache: %.0f bytes a token before, %.0f after (%" PRId64 " of %" PRId64 " key/value heads, bfloat16)\n",
-               hh_plan_dense_cache_bytes(p, HH_PLAN_CACHE_VALUE_BYTES), hh_plan_cache_bytes(p, HH_PLAN_CACHE_VALUE_BYTES),
-               hh_plan_kv_count(p), p->n_layers * p->n_kv_heads);
+        printf("KV cache: %.0f bytes a token before, %.0f after (%" PRId64 " of %" PRId64
+               " key/value heads, bfloat16)\n",
+               hh_plan_dense_cache_bytes(p, HH_PLAN_CACHE_VALUE_BYTES),
+               hh_plan_cache_bytes(p, HH_PLAN_CACHE_VALUE_BYTES), hh_plan_kv_count(p), p->n_layers * p->n_kv_heads);
     else
         puts("KV cache: unknown, for the table does not say how large a key/value head is; --model MODEL tells");
     if (*out_path) printf("plan: %s\n", out_path);

@@ -12,15 +12,24 @@
 #include <string.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static const char *stage_name = "", *teacher_path = "", *out_dir = "", *lengths = "512", *schedule = "auto", *save_dtype = "f32", *cache_dir = "";
+static const char *stage_name = "", *teacher_path = "", *out_dir = "", *lengths = "512", *schedule = "auto",
+                  *save_dtype = "f32", *cache_dir = "";
 static hh_words data;
 static double needles, lr, final_lr = -1, weight_decay = -1, clip = 1, ce_weight, background = 1;
 static int64_t batch = 16, micro_tokens = 2048, steps, tokens, warmup = -1, save_every = 100;
 static bool json;
 
 static const hh_option options[] = {
-    {.name = "stage", .kind = HH_OPTION_CHOICE, .value = &stage_name, .choices = HH_STAGE_CHOICES, .help = "what is learnt"},
-    {.name = "teacher", .kind = HH_OPTION_STRING, .value = &teacher_path, .argument = "MODEL", .help = "whom align and distill imitate"},
+    {.name = "stage",
+     .kind = HH_OPTION_CHOICE,
+     .value = &stage_name,
+     .choices = HH_STAGE_CHOICES,
+     .help = "what is learnt"},
+    {.name = "teacher",
+     .kind = HH_OPTION_STRING,
+     .value = &teacher_path,
+     .argument = "MODEL",
+     .help = "whom align and distill imitate"},
     {.name = "data",
      .letter = 'd',
      .kind = HH_OPTION_LIST,
@@ -33,8 +42,18 @@ static const hh_option options[] = {
      .argument = "W",
      .max = 1e6,
      .help = "weight of needle documents (a hidden key and value, then questions) on the same scale"},
-    {.name = "length", .kind = HH_OPTION_STRING, .value = &lengths, .argument = "N[,N]", .help = "tokens of a sequence; of several lengths each sequence draws one"},
-    {.name = "batch", .kind = HH_OPTION_INT, .value = &batch, .argument = "N", .min = 1, .max = 1e6, .help = "sequences of a step"},
+    {.name = "length",
+     .kind = HH_OPTION_STRING,
+     .value = &lengths,
+     .argument = "N[,N]",
+     .help = "tokens of a sequence; of several lengths each sequence draws one"},
+    {.name = "batch",
+     .kind = HH_OPTION_INT,
+     .value = &batch,
+     .argument = "N",
+     .min = 1,
+     .max = 1e6,
+     .help = "sequences of a step"},
     {.name = "micro-tokens",
      .kind = HH_OPTION_INT,
      .value = &micro_tokens,
@@ -43,24 +62,85 @@ static const hh_option options[] = {
      .max = 1e7,
      .help = "tokens computed at once (at least one sequence); less needs less memory"},
     {.name = "steps", .kind = HH_OPTION_INT, .value = &steps, .argument = "N", .max = 1e9, .help = "length of the run"},
-    {.name = "tokens", .kind = HH_OPTION_INT, .value = &tokens, .argument = "N", .max = 9e15, .help = "length of the run in tokens instead"},
-    {.name = "lr", .kind = HH_OPTION_FLOAT, .value = &lr, .argument = "X", .max = 10, .help = "peak learning rate; 0: the stage's own"},
-    {.name = "final-lr", .kind = HH_OPTION_FLOAT, .value = &final_lr, .argument = "X", .min = -1, .max = 10, .help = "rate at the end of a cosine; -1: the stage's own share of the peak"},
-    {.name = "schedule", .kind = HH_OPTION_CHOICE, .value = &schedule, .choices = "auto|cosine|constant", .help = "what the rate does after the warm-up; auto: the stage's own"},
-    {.name = "warmup", .kind = HH_OPTION_INT, .value = &warmup, .argument = "N", .min = -1, .max = 1e9, .help = "steps of linear warm-up; -1: the stage's own, at most a tenth of the run"},
-    {.name = "weight-decay", .kind = HH_OPTION_FLOAT, .value = &weight_decay, .argument = "X", .min = -1, .max = 10, .help = "of AdamW; -1: the stage's own"},
-    {.name = "clip", .kind = HH_OPTION_FLOAT, .value = &clip, .argument = "X", .max = 1e9, .help = "largest norm of the gradient; 0: none"},
-    {.name = "ce-weight", .kind = HH_OPTION_FLOAT, .value = &ce_weight, .argument = "X", .max = 1e6, .help = "distill: weight of next-token cross-entropy beside the divergence"},
+    {.name = "tokens",
+     .kind = HH_OPTION_INT,
+     .value = &tokens,
+     .argument = "N",
+     .max = 9e15,
+     .help = "length of the run in tokens instead"},
+    {.name = "lr",
+     .kind = HH_OPTION_FLOAT,
+     .value = &lr,
+     .argument = "X",
+     .max = 10,
+     .help = "peak learning rate; 0: the stage's own"},
+    {.name = "final-lr",
+     .kind = HH_OPTION_FLOAT,
+     .value = &final_lr,
+     .argument = "X",
+     .min = -1,
+     .max = 10,
+     .help = "rate at the end of a cosine; -1: the stage's own share of the peak"},
+    {.name = "schedule",
+     .kind = HH_OPTION_CHOICE,
+     .value = &schedule,
+     .choices = "auto|cosine|constant",
+     .help = "what the rate does after the warm-up; auto: the stage's own"},
+    {.name = "warmup",
+     .kind = HH_OPTION_INT,
+     .value = &warmup,
+     .argument = "N",
+     .min = -1,
+     .max = 1e9,
+     .help = "steps of linear warm-up; -1: the stage's own, at most a tenth of the run"},
+    {.name = "weight-decay",
+     .kind = HH_OPTION_FLOAT,
+     .value = &weight_decay,
+     .argument = "X",
+     .min = -1,
+     .max = 10,
+     .help = "of AdamW; -1: the stage's own"},
+    {.name = "clip",
+     .kind = HH_OPTION_FLOAT,
+     .value = &clip,
+     .argument = "X",
+     .max = 1e9,
+     .help = "largest norm of the gradient; 0: none"},
+    {.name = "ce-weight",
+     .kind = HH_OPTION_FLOAT,
+     .value = &ce_weight,
+     .argument = "X",
+     .max = 1e6,
+     .help = "distill: weight of next-token cross-entropy beside the divergence"},
     {.name = "answers-only",
      .kind = HH_OPTION_FLOAT,
      .value = &background,
      .argument = "W",
      .max = 1,
-     .help = "in needle documents, weight of the loss on tokens that answer nothing; at 0 their logits are not computed"},
-    {.name = "save-every", .kind = HH_OPTION_INT, .value = &save_every, .argument = "N", .max = 1e9, .help = "steps between checkpoints; 0: at the end only"},
-    {.name = "save-dtype", .kind = HH_OPTION_CHOICE, .value = &save_dtype, .choices = "f32|bf16", .help = "type of the checkpoint's matrices"},
-    {.name = "cache", .kind = HH_OPTION_STRING, .value = &cache_dir, .argument = "DIR", .help = "where the texts' tokens are kept; without it in DIR/tokens of --out"},
-    {.name = "out", .letter = 'o', .kind = HH_OPTION_STRING, .value = &out_dir, .argument = "DIR", .help = "checkpoint, state and log; a run that stands there is continued"},
+     .help =
+         "in needle documents, weight of the loss on tokens that answer nothing; at 0 their logits are not computed"},
+    {.name = "save-every",
+     .kind = HH_OPTION_INT,
+     .value = &save_every,
+     .argument = "N",
+     .max = 1e9,
+     .help = "steps between checkpoints; 0: at the end only"},
+    {.name = "save-dtype",
+     .kind = HH_OPTION_CHOICE,
+     .value = &save_dtype,
+     .choices = "f32|bf16",
+     .help = "type of the checkpoint's matrices"},
+    {.name = "cache",
+     .kind = HH_OPTION_STRING,
+     .value = &cache_dir,
+     .argument = "DIR",
+     .help = "where the texts' tokens are kept; without it in DIR/tokens of --out"},
+    {.name = "out",
+     .letter = 'o',
+     .kind = HH_OPTION_STRING,
+     .value = &out_dir,
+     .argument = "DIR",
+     .help = "checkpoint, state and log; a run that stands there is continued"},
     HH_CLI_JSON_OPTION(json),
     HH_CLI_COMMON_OPTIONS(common),
     {0},
@@ -70,13 +150,18 @@ static const hh_command command = {
     .verb = "train",
     .summary = "train a hybrid back to its teacher, in stages; or pretrain",
     .words = "STUDENT",
-    .description =
-        "align: every hybrid attention layer imitates the teacher's on the teacher's own stream; the other weights stay. "
-        "distill: the whole student imitates the teacher's next-token distributions. extend: next-token prediction at new lengths. "
-        "pretrain: next-token prediction from random weights, of a directory that holds only config.json and a tokenizer.\n\n"
-        "The same command again continues where a run was left, bit for bit, also after it was killed; after its end it changes "
-        "nothing. DIR is a checkpoint like any other, with a log.jsonl of every step's loss, gradient norm, rate and speed.",
-    .example = "hydrahead train nano --stage extend --data README.md --length 64 --batch 2 --steps 2 --out $TMP/extended",
+    .description = "align: every hybrid attention layer imitates the teacher's on the teacher's own stream; the other "
+                   "weights stay. "
+                   "distill: the whole student imitates the teacher's next-token distributions. extend: next-token "
+                   "prediction at new lengths. "
+                   "pretrain: next-token prediction from random weights, of a directory that holds only config.json "
+                   "and a tokenizer.\n\n"
+                   "The same command again continues where a run was left, bit for bit, also after it was killed; "
+                   "after its end it changes "
+                   "nothing. DIR is a checkpoint like any other, with a log.jsonl of every step's loss, gradient norm, "
+                   "rate and speed.",
+    .example =
+        "hydrahead train nano --stage extend --data README.md --length 64 --batch 2 --steps 2 --out $TMP/extended",
     .options = options,
     .min_words = 1,
     .max_words = 1,
@@ -107,8 +192,8 @@ static void release(session *s) {
     hh_buf_release(&s->settings);
 }
 
-static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids, uint8_t *flags,
-                             hh_error *err) {
+static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
+                             uint8_t *flags, hh_error *err) {
     return hh_mixture_row(context, step, row, n_rows, length, ids, flags, err);
 }
 
@@ -144,7 +229,8 @@ static hh_code open_models(session *s, hh_error *err) {
         HH_TRY(create_student(s, err));
     else
         HH_TRY(hh_model_open(&s->student, s->be, s->student_path, HH_LOAD_REAL, err));
-    if (s->stage->needs_teacher && *teacher_path) HH_TRY(hh_model_open(&s->teacher, s->be, teacher_path, HH_LOAD_STORED, err));
+    if (s->stage->needs_teacher && *teacher_path)
+        HH_TRY(hh_model_open(&s->teacher, s->be, teacher_path, HH_LOAD_STORED, err));
     return HH_OK;
 }
 
@@ -177,7 +263,8 @@ static hh_code choose_length_of_run(session *s, int64_t *out, hh_error *err) {
 static hh_code choose_options(session *s, hh_error *err) {
     int64_t n_lengths, n_steps = 0;
     HH_TRY(hh_parse_int_list("--length", lengths, &s->length, &n_lengths, err));
-    s->o.data = (hh_trainset_options){.sequences = batch, .length = s->length, .n_lengths = n_lengths, .micro_tokens = micro_tokens};
+    s->o.data = (hh_trainset_options){
+        .sequences = batch, .length = s->length, .n_lengths = n_lengths, .micro_tokens = micro_tokens};
     s->o.data.background_weight = background;
     s->o.data.seed = (uint64_t)common.seed;
     s->o.data.fill = fill_sequence;
@@ -203,25 +290,27 @@ static hh_code choose_options(session *s, hh_error *err) {
 static void write_settings(session *s) {
     hh_buf *b = &s->settings;
     const hh_trainer_options *o = &s->o;
-    hh_buf_printf(b, "stage %s\nstudent %s\nteacher %s\nlength %s\nbatch %" PRId64 "\nmicro-tokens %" PRId64 "\n", s->stage->name,
-                  s->student_path, teacher_path, lengths, batch, o->data.micro_tokens);
+    hh_buf_printf(b, "stage %s\nstudent %s\nteacher %s\nlength %s\nbatch %" PRId64 "\nmicro-tokens %" PRId64 "\n",
+                  s->stage->name, s->student_path, teacher_path, lengths, batch, o->data.micro_tokens);
     for (int64_t i = 0; i < data.n; i++) hh_buf_printf(b, "data %s\n", data.word[i]);
-    hh_buf_printf(b, "needles %g\nsteps %" PRId64 "\nlr %g\nfinal-lr %g\nschedule %s\nwarmup %" PRId64 "\n", needles, o->schedule.steps,
-                  o->schedule.peak, o->schedule.final, o->schedule.cosine ? "cosine" : "constant", o->schedule.warmup);
-    hh_buf_printf(b, "weight-decay %g\nclip %g\nce-weight %g\nanswers-only %g\nseed %" PRId64 "\ndtype %s\n", o->weight_decay, o->clip,
-                  o->ce_weight, o->data.background_weight, common.seed, common.dtype);
+    hh_buf_printf(b, "needles %g\nsteps %" PRId64 "\nlr %g\nfinal-lr %g\nschedule %s\nwarmup %" PRId64 "\n", needles,
+                  o->schedule.steps, o->schedule.peak, o->schedule.final, o->schedule.cosine ? "cosine" : "constant",
+                  o->schedule.warmup);
+    hh_buf_printf(b, "weight-decay %g\nclip %g\nce-weight %g\nanswers-only %g\nseed %" PRId64 "\ndtype %s\n",
+                  o->weight_decay, o->clip, o->ce_weight, o->data.background_weight, common.seed, common.dtype);
 }
 
 static void report(const session *s, const hh_job_result *r) {
     if (json) {
-        printf("{\"out\": \"%s\", \"stage\": \"%s\", \"first_step\": %" PRId64 ", \"steps\": %" PRId64 ", \"tokens\": %" PRId64
-               ", \"seconds\": %.3f, \"loss\": %.9g}\n",
+        printf("{\"out\": \"%s\", \"stage\": \"%s\", \"first_step\": %" PRId64 ", \"steps\": %" PRId64
+               ", \"tokens\": %" PRId64 ", \"seconds\": %.3f, \"loss\": %.9g}\n",
                out_dir, s->stage->name, r->first_step, r->steps, r->n_tokens, r->seconds, s->trainer->student[0].loss);
     } else if (r->first_step == r->steps) {
-        printf("%s: %s has ended after %" PRId64 " steps already; nothing was done\n", out_dir, s->stage->name, r->steps);
+        printf("%s: %s has ended after %" PRId64 " steps already; nothing was done\n", out_dir, s->stage->name,
+               r->steps);
     } else {
-        printf("%s: %s, steps %" PRId64 " to %" PRId64 ", %" PRId64 " tokens in %.1f s, last loss %.5g\n", out_dir, s->stage->name,
-               r->first_step, r->steps, r->n_tokens, r->seconds, s->trainer->student[0].loss);
+        printf("%s: %s, steps %" PRId64 " to %" PRId64 ", %" PRId64 " tokens in %.1f s, last loss %.5g\n", out_dir,
+               s->stage->name, r->first_step, r->steps, r->n_tokens, r->seconds, s->trainer->student[0].loss);
     }
 }
 

@@ -39,7 +39,8 @@ static hh_code run_text(hh_run *r, const int32_t *ids, int64_t n, int64_t length
             b.n_tokens += take;
         }
         hh_tensor final;
-        code = hh_interrupted() ? hh_fail(err, HH_ECANCELLED, "calibration was interrupted") : hh_forward(r, &b, &final, err);
+        code = hh_interrupted() ? hh_fail(err, HH_ECANCELLED, "calibration was interrupted")
+                                : hh_forward(r, &b, &final, err);
         at += b.n_tokens;
         hh_progress_update(&progress, (double)at, NULL);
     }
@@ -48,7 +49,8 @@ static hh_code run_text(hh_run *r, const int32_t *ids, int64_t n, int64_t length
     return code;
 }
 
-hh_code hh_calibrate_gamma(const hh_model *teacher, const int32_t *ids, int64_t n, int64_t length, double *gamma, hh_error *err) {
+hh_code hh_calibrate_gamma(const hh_model *teacher, const int32_t *ids, int64_t n, int64_t length, double *gamma,
+                           hh_error *err) {
     const hh_config *c = &teacher->config;
     if (n < 1 || length < 1) return hh_fail(err, HH_EINVAL, "the calibration text is empty");
     if (length > n) length = n;
@@ -64,7 +66,8 @@ hh_code hh_calibrate_gamma(const hh_model *teacher, const int32_t *ids, int64_t 
         gamma[i] = sqrt(gamma[i] / (double)n);
         if (!isfinite(gamma[i]))
             return hh_fail(err, HH_ENONFINITE,
-                           "calibration: head %" PRId64 " of layer %" PRId64 " has outputs of root mean square %g; is the teacher whole?",
+                           "calibration: head %" PRId64 " of layer %" PRId64
+                           " has outputs of root mean square %g; is the teacher whole?",
                            i % c->n_heads, i / c->n_heads, gamma[i]);
     }
     return code;

@@ -7,13 +7,14 @@
 #include <math.h>
 
 #define MAX_CAPABILITIES 4096
-#define MAX_JSON_BYTES ((size_t)64 << 20)
+#define MAX_JSON_BYTES   ((size_t)64 << 20)
 
 static hh_code read_row(double *out, hh_json_object o, const char *field, const json_t *row, int64_t r, int64_t cols,
                         hh_error *err) {
     if (!json_is_array(row) || (int64_t)json_array_size(row) != cols)
-        return hh_fail(err, HH_EFORMAT, "%s: field '%s%s': row %" PRId64 " has %zu values where %" PRId64 " were expected",
-                       o.path, o.within, field, r, json_array_size(row), cols);
+        return hh_fail(err, HH_EFORMAT,
+                       "%s: field '%s%s': row %" PRId64 " has %zu values where %" PRId64 " were expected", o.path,
+                       o.within, field, r, json_array_size(row), cols);
     for (int64_t c = 0; c < cols; c++) {
         const json_t *v = json_array_get(row, (size_t)c);
         /* JSON has no NaN; writers put null or a string where one was. */
@@ -30,8 +31,8 @@ static hh_code read_row(double *out, hh_json_object o, const char *field, const 
 static hh_code read_matrix(double *out, hh_json_object o, const char *field, const hh_heads *h, hh_error *err) {
     const json_t *v = hh_json_get(o, field);
     if (!json_is_array(v) || (int64_t)json_array_size(v) != h->n_layers)
-        return hh_fail(err, HH_EFORMAT, "%s: field '%s%s' is %s; a list of %" PRId64 " layers was expected", o.path, o.within,
-                       field, v ? "of another shape" : "missing", h->n_layers);
+        return hh_fail(err, HH_EFORMAT, "%s: field '%s%s' is %s; a list of %" PRId64 " layers was expected", o.path,
+                       o.within, field, v ? "of another shape" : "missing", h->n_layers);
     for (int64_t r = 0; r < h->n_layers; r++)
         HH_TRY(read_row(out + r * h->n_heads, o, field, json_array_get(v, (size_t)r), r, h->n_heads, err));
     return HH_OK;
@@ -41,7 +42,8 @@ static hh_code read_capability(hh_heads *h, const char *path, const json_t *cap,
                                hh_error *err) {
     int64_t n = h->n_layers * h->n_heads;
     const char *name = json_string_value(json_object_get(cap, "name"));
-    if (!name) return hh_fail(err, HH_EFORMAT, "%s: capability %" PRId64 " is not an object with a 'name'", path, index);
+    if (!name)
+        return hh_fail(err, HH_EFORMAT, "%s: capability %" PRId64 " is not an object with a 'name'", path, index);
     char within[200];
     snprintf(within, sizeof within, "capability '%.100s': ", name);
     hh_json_object o = {cap, path, within};
@@ -73,7 +75,8 @@ static hh_code read_object(hh_heads *h, const char *path, const json_t *root, hh
 
     const json_t *caps = hh_json_get(o, "capabilities");
     if (!json_is_array(caps) || !json_array_size(caps) || json_array_size(caps) > MAX_CAPABILITIES)
-        return hh_fail(err, HH_EFORMAT, "%s: field 'capabilities' is not a list of 1 to %d capabilities", path, MAX_CAPABILITIES);
+        return hh_fail(err, HH_EFORMAT, "%s: field 'capabilities' is not a list of 1 to %d capabilities", path,
+                       MAX_CAPABILITIES);
     h->n_capabilities = (int64_t)json_array_size(caps);
     double *scratch = hh_alloc(3 * n * sizeof(double));
     hh_code code = HH_OK;

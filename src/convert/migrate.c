@@ -1,5 +1,5 @@
-/* Migration of weights; see migrate.h. Parameters are filled by their names in the checkpoint, so this file knows the list of
- * hh_weights_list and nothing of how it lies in memory but the order of heads. */
+/* Migration of weights; see migrate.h. Parameters are filled by their names in the checkpoint, so this file knows the
+ * list of hh_weights_list and nothing of how it lies in memory but the order of heads. */
 #include "convert/migrate.h"
 
 #include "base/rng.h"
@@ -14,14 +14,16 @@ hh_hybrid_options hh_hybrid_defaults(void) {
 }
 
 hh_code hh_hybrid_check(const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o, hh_error *err) {
-    if (teacher->hybrid) return hh_fail(err, HH_EUNSUPPORTED, "the teacher is a hybrid already; convert its dense teacher");
+    if (teacher->hybrid)
+        return hh_fail(err, HH_EUNSUPPORTED, "the teacher is a hybrid already; convert its dense teacher");
     if (plan->n_layers != teacher->n_layers || plan->n_heads != teacher->n_heads)
         return hh_fail(err, HH_EINVAL,
                        "the plan is of a model of %" PRId64 " layers and %" PRId64 " heads, the teacher has %" PRId64
                        " and %" PRId64 "; select from the scores of this teacher",
                        plan->n_layers, plan->n_heads, teacher->n_layers, teacher->n_heads);
     if (o->log_scale_base != 0 && !(o->log_scale_base > 1 && isfinite(o->log_scale_base)))
-        return hh_fail(err, HH_EINVAL, "the log-scale's base is %g; it must be above 1, or 0 for none", o->log_scale_base);
+        return hh_fail(err, HH_EINVAL, "the log-scale's base is %g; it must be above 1, or 0 for none",
+                       o->log_scale_base);
     if (!(o->beta_scale > 0 && o->beta_scale <= 2))
         return hh_fail(err, HH_EINVAL, "beta_scale is %g; the delta rule is stable in (0, 2]", o->beta_scale);
     return HH_OK;
@@ -94,8 +96,10 @@ static void copy_output(const migration *m, const hh_param *p, const hh_layer *l
     hh_free(row);
 }
 
-/* {q,k,v}_proj of one branch, weight or bias: the rows of the branch's heads; k and v of the linear branch once for each query head. */
-static void copy_heads(const migration *m, const hh_param *p, const hh_layer *l, bool fa, char which, const char *tail) {
+/* {q,k,v}_proj of one branch, weight or bias: the rows of the branch's heads; k and v of the linear branch once for
+ * each query head. */
+static void copy_heads(const migration *m, const hh_param *p, const hh_layer *l, bool fa, char which,
+                       const char *tail) {
     const hh_config *c = &m->model->config;
     char suffix[64];
     snprintf(suffix, sizeof suffix, "self_attn.%c_proj.%s", which, tail);
@@ -109,7 +113,8 @@ static void copy_heads(const migration *m, const hh_param *p, const hh_layer *l,
         if (fa && which != 'q' && source == last) continue; /* a kept key/value head stands once */
         last = source;
         if (from.rank == 1)
-            hh_dequantise(from.dtype, (const char *)from.data + hh_dtype_bytes(from.dtype, source * d), d, to + slot * block);
+            hh_dequantise(from.dtype, (const char *)from.data + hh_dtype_bytes(from.dtype, source * d), d,
+                          to + slot * block);
         else
             read_rows(from, source * d, d, to + slot * block);
         slot++;
@@ -205,8 +210,8 @@ static void fill_parameter(const migration *m, const hh_param *p) {
         copy_whole(m, p, suffix);
 }
 
-hh_code hh_migrate(hh_model **out, const hh_model *teacher, const hh_plan *plan, const hh_hybrid_options *o, const double *gamma,
-                   hh_error *err) {
+hh_code hh_migrate(hh_model **out, const hh_model *teacher, const hh_plan *plan, const hh_hybrid_options *o,
+                   const double *gamma, hh_error *err) {
     hh_config *config = hh_alloc(sizeof *config);
     hh_model *model = NULL;
     hh_code code = hh_hybrid_config(config, &teacher->config, plan, o, err);

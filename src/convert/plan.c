@@ -9,8 +9,9 @@
 
 #define MAX_JSON_BYTES ((size_t)64 << 20)
 
-static const char *const rule_name[HH_KEEP_RULES] = {"",    "score", "mean_ie",     "attribution", "order", "all",   "min1",
-                                                     "layer_quota", "kv_group", "fixed", "random", "layer", "given"};
+static const char *const rule_name[HH_KEEP_RULES] = {"",       "score", "mean_ie",     "attribution", "order",
+                                                     "all",    "min1",  "layer_quota", "kv_group",    "fixed",
+                                                     "random", "layer", "given"};
 
 const char *hh_keep_rule_name(hh_keep_rule r) {
     HH_ASSERT((unsigned)r < HH_KEEP_RULES);
@@ -65,18 +66,20 @@ double hh_plan_dense_cache_bytes(const hh_plan *p, double bytes) {
 
 static hh_code read_heads_of_layer(hh_plan *p, const char *path, int64_t l, const json_t *list, hh_error *err) {
     if (!json_is_array(list))
-        return hh_fail(err, HH_EFORMAT, "%s: 'full_attention_heads': layer %" PRId64 " is not a list of heads", path, l);
+        return hh_fail(err, HH_EFORMAT, "%s: 'full_attention_heads': layer %" PRId64 " is not a list of heads", path,
+                       l);
     size_t i;
     json_t *v;
     json_array_foreach(list, i, v) {
         json_int_t h = json_is_integer(v) ? json_integer_value(v) : -1;
         if (h < 0 || h >= p->n_heads)
             return hh_fail(err, HH_EFORMAT,
-                           "%s: 'full_attention_heads': entry %zu of layer %" PRId64 " is not a head of [0, %" PRId64 ")",
+                           "%s: 'full_attention_heads': entry %zu of layer %" PRId64 " is not a head of [0, %" PRId64
+                           ")",
                            path, i, l, p->n_heads);
         if (hh_plan_keeps(p, l, h))
-            return hh_fail(err, HH_EFORMAT, "%s: 'full_attention_heads': layer %" PRId64 " names head %d twice", path, l,
-                           (int)h);
+            return hh_fail(err, HH_EFORMAT, "%s: 'full_attention_heads': layer %" PRId64 " names head %d twice", path,
+                           l, (int)h);
         p->rule[l * p->n_heads + h] = HH_KEEP_GIVEN;
     }
     return HH_OK;
@@ -102,7 +105,8 @@ static hh_code read_reasons(hh_plan *p, const char *path, const json_t *kept, hh
         HH_TRY(hh_json_int(o, "head", 0, p->n_heads - 1, &h, err));
         if (!hh_plan_keeps(p, l, h))
             return hh_fail(err, HH_EFORMAT,
-                           "%s: 'kept' names layer %" PRId64 ", head %" PRId64 ", which 'full_attention_heads' does not",
+                           "%s: 'kept' names layer %" PRId64 ", head %" PRId64
+                           ", which 'full_attention_heads' does not",
                            path, l, h);
         p->rule[l * p->n_heads + h] = (uint8_t)parse_rule(json_string_value(json_object_get(v, "rule")));
     }
@@ -130,9 +134,9 @@ static hh_code read_object(hh_plan *out, const char *path, const json_t *root, h
     copy_text(out->budget, sizeof out->budget, json_object_get(root, "budget"));
     const json_t *layers = json_object_get(root, "full_attention_heads");
     if (!json_is_array(layers) || (int64_t)json_array_size(layers) != L)
-        return hh_fail(err, HH_EFORMAT, "%s: field 'full_attention_heads' is not a list of %" PRId64 " layers", path, L);
-    for (int64_t l = 0; l < L; l++)
-        HH_TRY(read_heads_of_layer(out, path, l, json_array_get(layers, (size_t)l), err));
+        return hh_fail(err, HH_EFORMAT, "%s: field 'full_attention_heads' is not a list of %" PRId64 " layers", path,
+                       L);
+    for (int64_t l = 0; l < L; l++) HH_TRY(read_heads_of_layer(out, path, l, json_array_get(layers, (size_t)l), err));
     return read_reasons(out, path, json_object_get(root, "kept"), err);
 }
 

@@ -1,4 +1,5 @@
-/* plan.json: which query heads keep full attention, and why each of them does. Selection writes it, migration reads it. */
+/* plan.json: which query heads keep full attention, and why each of them does. Selection writes it, migration reads it.
+ */
 #ifndef HH_CONVERT_PLAN_H
 #define HH_CONVERT_PLAN_H
 
@@ -26,9 +27,9 @@ const char *hh_keep_rule_name(hh_keep_rule r); /* "score", "mean_ie", ... as pla
 typedef struct hh_plan {
     int64_t n_layers, n_heads, n_kv_heads, head_dim; /* L, H, G, D; the last two 0: unknown */
     char strategy[32];
-    char budget[64];   /* as it was asked for: "ratio 7:1", "heads 4", "kv-bytes 1024" */
-    uint64_t seed;     /* of the random strategies */
-    uint8_t *rule;     /* [L*H] hh_keep_rule */
+    char budget[64];                       /* as it was asked for: "ratio 7:1", "heads 4", "kv-bytes 1024" */
+    uint64_t seed;                         /* of the random strategies */
+    uint8_t *rule;                         /* [L*H] hh_keep_rule */
     double *score, *mean_ie, *attribution; /* [L*H] the measures that decided; NULL: the plan has none */
 } hh_plan;
 
@@ -38,12 +39,14 @@ bool hh_plan_keeps(const hh_plan *p, int64_t layer, int64_t head);
 int64_t hh_plan_count(const hh_plan *p); /* heads that keep full attention */
 /* Key/value heads that must be cached, over all layers; n_kv_heads must be known. */
 int64_t hh_plan_kv_count(const hh_plan *p);
-/* Bytes of cache a token at `bytes` a value, of this plan and of the dense model; n_kv_heads and head_dim must be known. */
+/* Bytes of cache a token at `bytes` a value, of this plan and of the dense model; n_kv_heads and head_dim must be
+ * known. */
 double hh_plan_cache_bytes(const hh_plan *p, double bytes);
 double hh_plan_dense_cache_bytes(const hh_plan *p, double bytes);
 #define HH_PLAN_CACHE_VALUE_BYTES 2.0 /* bf16, what a session keeps by default */
 
-/* Only "full_attention_heads" (with "layers" and "heads") is needed in a plan written by hand. HH_EFORMAT names file and field. */
+/* Only "full_attention_heads" (with "layers" and "heads") is needed in a plan written by hand. HH_EFORMAT names file
+ * and field. */
 hh_code hh_plan_read(hh_plan *out, const char *path, hh_error *err);
 hh_code hh_plan_parse(hh_plan *out, const char *path, const char *json, size_t size, hh_error *err);
 hh_code hh_plan_write(const hh_plan *p, const char *path, hh_error *err);

@@ -1,5 +1,5 @@
-/* Selection under a budget; see select.h. Every strategy fills a plan for a number of heads; a budget in bytes asks for the largest
- * number that fits. */
+/* Selection under a budget; see select.h. Every strategy fills a plan for a number of heads; a budget in bytes asks for
+ * the largest number that fits. */
 #include "convert/select.h"
 
 #include "base/rng.h"
@@ -50,8 +50,8 @@ static void select_global(hh_plan *p, const hh_heads *h, int64_t k) {
     hh_free(c);
 }
 
-/* The best of every layer, then the best of the rest. A layer's best head that ranks behind the first one left out is there only for the
- * rule of one a layer. */
+/* The best of every layer, then the best of the rest. A layer's best head that ranks behind the first one left out is
+ * there only for the rule of one a layer. */
 static void select_min1(hh_plan *p, const hh_heads *h, int64_t k) {
     int64_t n = h->n_layers * h->n_heads, left = k - h->n_layers;
     candidate *c = ranked_heads(h, 0, n);
@@ -65,7 +65,8 @@ static void select_min1(hh_plan *p, const hh_heads *h, int64_t k) {
     int64_t out = 0;
     while (out < n && taken[out]) out++;
     for (int64_t i = 0; i < n; i++)
-        if (taken[i]) p->rule[c[i].index] = (uint8_t)(i > out ? HH_KEEP_MIN1 : deciding_rule(&c[i], out < n ? &c[out] : NULL));
+        if (taken[i])
+            p->rule[c[i].index] = (uint8_t)(i > out ? HH_KEEP_MIN1 : deciding_rule(&c[i], out < n ? &c[out] : NULL));
     hh_free(c);
     hh_free(seen);
     hh_free(taken);
@@ -158,7 +159,8 @@ static void select_layerwise(hh_plan *p, const hh_heads *h, int64_t k) {
 }
 
 /* Heads of layers [lo, hi) that may be drawn, in a random order that does not depend on how many are taken. */
-static int64_t shuffled_heads(const hh_select_options *o, int64_t lo, int64_t hi, int64_t H, uint64_t stream, int64_t *out) {
+static int64_t shuffled_heads(const hh_select_options *o, int64_t lo, int64_t hi, int64_t H, uint64_t stream,
+                              int64_t *out) {
     int64_t n = 0;
     for (int64_t i = lo * H; i < hi * H; i++)
         if (!o->exclude || !hh_plan_keeps(o->exclude, i / H, i % H)) out[n++] = i;
@@ -176,8 +178,9 @@ static hh_code select_random(hh_plan *p, const hh_heads *h, const hh_select_opti
         int64_t want = by_layer ? k / L + (s < k % L) : k;
         int64_t n = shuffled_heads(o, by_layer ? s : 0, by_layer ? s + 1 : L, H, (uint64_t)s, draw);
         if (n < want)
-            code = hh_fail(err, HH_EINVAL, "only %" PRId64 " heads%s are left to draw %" PRId64 " from after the excluded ones",
-                           n, by_layer ? " of a layer" : "", want);
+            code = hh_fail(err, HH_EINVAL,
+                           "only %" PRId64 " heads%s are left to draw %" PRId64 " from after the excluded ones", n,
+                           by_layer ? " of a layer" : "", want);
         else
             for (int64_t i = 0; i < want; i++) p->rule[draw[i]] = HH_KEEP_RANDOM;
     }
@@ -188,13 +191,26 @@ static hh_code select_random(hh_plan *p, const hh_heads *h, const hh_select_opti
 static hh_code fill(hh_plan *p, const hh_heads *h, const hh_select_options *o, int64_t k, hh_error *err) {
     memset(p->rule, HH_KEEP_NOT, (size_t)(h->n_layers * h->n_heads));
     switch (o->strategy) {
-    case HH_SELECT_GLOBAL: select_global(p, h, k); break;
-    case HH_SELECT_GLOBAL_MIN1: select_min1(p, h, k); break;
-    case HH_SELECT_LAYER: select_layer(p, h, k); break;
-    case HH_SELECT_KV: select_kv(p, h, k); break;
-    case HH_SELECT_FIXED: select_fixed(p, h, k); break;
-    case HH_SELECT_LAYERWISE: select_layerwise(p, h, k); break;
-    default: return select_random(p, h, o, k, err);
+    case HH_SELECT_GLOBAL:
+        select_global(p, h, k);
+        break;
+    case HH_SELECT_GLOBAL_MIN1:
+        select_min1(p, h, k);
+        break;
+    case HH_SELECT_LAYER:
+        select_layer(p, h, k);
+        break;
+    case HH_SELECT_KV:
+        select_kv(p, h, k);
+        break;
+    case HH_SELECT_FIXED:
+        select_fixed(p, h, k);
+        break;
+    case HH_SELECT_LAYERWISE:
+        select_layerwise(p, h, k);
+        break;
+    default:
+        return select_random(p, h, o, k, err);
     }
     return HH_OK;
 }
@@ -223,7 +239,8 @@ static hh_code check_options(const hh_heads *h, const hh_select_options *o, hh_e
     if ((o->ratio > 0) + (o->heads > 0) + (o->kv_bytes > 0) != 1 || o->ratio < 0 || o->heads < 0 || o->kv_bytes < 0)
         return hh_fail(err, HH_EINVAL, "exactly one budget is needed: --ratio r:1, --heads n or --kv-bytes n");
     if ((o->kv_bytes > 0 || o->strategy == HH_SELECT_KV) && !h->n_kv_heads)
-        return hh_fail(err, HH_EINVAL, "the table does not say how many key/value heads the model has; name the model with --model");
+        return hh_fail(err, HH_EINVAL,
+                       "the table does not say how many key/value heads the model has; name the model with --model");
     if (o->kv_bytes > 0 && !h->head_dim)
         return hh_fail(err, HH_EINVAL, "the table does not say how wide a head is; name the model with --model");
     const hh_plan *x = o->exclude;
@@ -233,7 +250,8 @@ static hh_code check_options(const hh_heads *h, const hh_select_options *o, hh_e
                        " of %" PRId64,
                        x->n_layers, x->n_heads, h->n_layers, h->n_heads);
     if (x && o->strategy != HH_SELECT_GLOBAL_RANDOM && o->strategy != HH_SELECT_LAYER_RANDOM)
-        return hh_fail(err, HH_EINVAL, "heads are excluded from random draws only, and %s draws none", strategy_name[o->strategy]);
+        return hh_fail(err, HH_EINVAL, "heads are excluded from random draws only, and %s draws none",
+                       strategy_name[o->strategy]);
     return HH_OK;
 }
 
@@ -250,8 +268,9 @@ static hh_code count_for_bytes(int64_t *k, hh_plan *p, const hh_heads *h, const 
     }
     if (*k) return HH_OK;
     if (need <= (double)o->kv_bytes) return err->code;
-    return hh_fail(err, HH_EINVAL, "--kv-bytes %" PRId64 " is too small: the least that %s keeps takes %.0f bytes a token",
-                   o->kv_bytes, strategy_name[o->strategy], need);
+    return hh_fail(err, HH_EINVAL,
+                   "--kv-bytes %" PRId64 " is too small: the least that %s keeps takes %.0f bytes a token", o->kv_bytes,
+                   strategy_name[o->strategy], need);
 }
 
 static double *copy_measure(const double *x, int64_t n) {
@@ -271,7 +290,8 @@ static hh_code select_into(hh_plan *p, const hh_heads *h, const hh_select_option
     }
     if (k > n) return hh_fail(err, HH_EINVAL, "%" PRId64 " heads were asked for, the model has %" PRId64, k, n);
     if (k < few)
-        return hh_fail(err, HH_EINVAL, "the budget is %" PRId64 " heads, but %s keeps at least %" PRId64 " in this model", k,
+        return hh_fail(err, HH_EINVAL,
+                       "the budget is %" PRId64 " heads, but %s keeps at least %" PRId64 " in this model", k,
                        strategy_name[o->strategy], few);
     return fill(p, h, o, k, err);
 }

@@ -23,7 +23,8 @@ static void fill_normal(hh_tensor t, double deviation, hh_rng rng) {
 
 hh_code hh_model_initialise(hh_model *m, uint64_t seed, hh_error *err) {
     if (m->config.hybrid)
-        return hh_fail(err, HH_EUNSUPPORTED, "%s: a hybrid does not start from random weights; pretrain a dense model, then convert it",
+        return hh_fail(err, HH_EUNSUPPORTED,
+                       "%s: a hybrid does not start from random weights; pretrain a dense model, then convert it",
                        m->path ? m->path : "the model");
     for (int64_t i = 0; i < m->n_params; i++) {
         const hh_param *p = &m->param[i];
@@ -33,7 +34,8 @@ hh_code hh_model_initialise(hh_model *m, uint64_t seed, hh_error *err) {
         else if (p->rank == 1)
             fill_constant(*p->slot, 1);
         else
-            fill_normal(*p->slot, residual ? 0.02 / sqrt(2.0 * (double)m->config.n_layers) : 0.02, hh_rng_stream(seed, (uint64_t)i));
+            fill_normal(*p->slot, residual ? 0.02 / sqrt(2.0 * (double)m->config.n_layers) : 0.02,
+                        hh_rng_stream(seed, (uint64_t)i));
     }
     return HH_OK;
 }

@@ -4,8 +4,9 @@
 
 #include "model/model.h"
 
-/* Matrices ~ N(0, 0.02), those that write into the residual stream (W_O, W_down) divided by sqrt(2 L); norms 1, biases 0. Each parameter
- * draws from a stream of its own. HH_EUNSUPPORTED for a hybrid: `convert` makes those from a teacher. */
+/* Matrices ~ N(0, 0.02), those that write into the residual stream (W_O, W_down) divided by sqrt(2 L); norms 1, biases
+ * 0. Each parameter draws from a stream of its own. HH_EUNSUPPORTED for a hybrid: `convert` makes those from a teacher.
+ */
 hh_code hh_model_initialise(hh_model *m, uint64_t seed, hh_error *err);
 
 #endif

@@ -42,7 +42,8 @@ static hh_code check_directories(loop *l, hh_error *err) {
     for (int64_t i = 0; i < l->t->n_students; i++) {
         const char *dir = l->j->student_dir[i];
         if (l->saved < 0 && holds(dir, "model.safetensors") && !holds(dir, "log.jsonl"))
-            return hh_fail(err, HH_EINVAL, "%s holds a checkpoint that no training run has written; name another directory", dir);
+            return hh_fail(err, HH_EINVAL,
+                           "%s holds a checkpoint that no training run has written; name another directory", dir);
         HH_TRY(hh_make_directory(dir, err));
     }
     return HH_OK;
@@ -73,7 +74,8 @@ static hh_code begin(loop *l, hh_error *err) {
 static void describe(const hh_trainer *t, double tokens_per_s, char *out, size_t size) {
     size_t n = 0;
     for (int64_t i = 0; i < t->n_students && n < size; i++) {
-        int k = snprintf(out + n, size - n, "%sloss %.4g grad %.2g", i ? " | " : "", t->student[i].loss, t->student[i].grad_norm);
+        int k = snprintf(out + n, size - n, "%sloss %.4g grad %.2g", i ? " | " : "", t->student[i].loss,
+                         t->student[i].grad_norm);
         n += k > 0 ? (size_t)k : 0;
     }
     if (n < size) snprintf(out + n, size - n, ", %.0f tokens/s", tokens_per_s);
@@ -104,15 +106,17 @@ static hh_code take_steps(loop *l, hh_progress *p, hh_error *err) {
 static hh_code end_early(loop *l, hh_code code, hh_error *err) {
     if (code == HH_ECANCELLED) {
         HH_TRY(save(l, err));
-        return hh_fail(err, HH_ECANCELLED, "%s: stopped after %" PRId64 " of %" PRId64 " steps and saved in %s; the same command continues",
+        return hh_fail(err, HH_ECANCELLED,
+                       "%s: stopped after %" PRId64 " of %" PRId64 " steps and saved in %s; the same command continues",
                        l->t->o.stage->name, l->t->step, l->t->o.schedule.steps, l->j->dir);
     }
     if (code != HH_ENONFINITE) return code;
     char why[sizeof err->text];
     snprintf(why, sizeof why, "%s", err->text);
     if (l->saved < 0) return hh_fail(err, code, "%.700s; nothing was saved before it; try a lower --lr", why);
-    return hh_fail(err, code, "%.700s; %.200s keeps the state after %" PRId64 " steps; try a lower --lr in a new directory", why, l->j->dir,
-                   l->saved);
+    return hh_fail(err, code,
+                   "%.700s; %.200s keeps the state after %" PRId64 " steps; try a lower --lr in a new directory", why,
+                   l->j->dir, l->saved);
 }
 
 static hh_code run(loop *l, hh_error *err) {

@@ -1,7 +1,8 @@
 /* Alignment: every hybrid attention layer learns to give what the teacher's gives for the same stream.
  *
- * Layers read the teacher's stream, detached, so nothing flows between them, and a layer's loss and gradient can be taken while the
- * teacher's forward passes it: only that layer's stream and output are kept, whatever the depth of the model. */
+ * Layers read the teacher's stream, detached, so nothing flows between them, and a layer's loss and gradient can be
+ * taken while the teacher's forward passes it: only that layer's stream and output are kept, whatever the depth of the
+ * model. */
 #include "train/stage.h"
 
 typedef struct pass {
@@ -42,5 +43,10 @@ static hh_code run(hh_trainer *t, const hh_micro *m, hh_error *err) {
     return code;
 }
 
-const hh_stage hh_stage_align = {
-    .name = "align", .needs_teacher = true, .mixers_only = true, .lr = 1e-3, .final_share = 0.01, .warmup = 50, .run = run};
+const hh_stage hh_stage_align = {.name = "align",
+                                 .needs_teacher = true,
+                                 .mixers_only = true,
+                                 .lr = 1e-3,
+                                 .final_share = 0.01,
+                                 .warmup = 50,
+                                 .run = run};

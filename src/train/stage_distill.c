@@ -1,7 +1,7 @@
 /* Distillation: KL(teacher || student) of the next-token distributions, all weights training.
  *
- * The teacher's final hidden states stand in its run while every student is compared with them; logits exist for a tile of tokens at a
- * time, inside the op, and only for tokens whose loss counts. */
+ * The teacher's final hidden states stand in its run while every student is compared with them; logits exist for a tile
+ * of tokens at a time, inside the op, and only for tokens whose loss counts. */
 #include "train/stage.h"
 
 static hh_code run(hh_trainer *t, const hh_micro *m, hh_error *err) {

@@ -15,5 +15,9 @@ hh_code hh_next_token_loss(hh_trainer *t, const hh_micro *m, hh_error *err) {
     return HH_OK;
 }
 
-const hh_stage hh_stage_pretrain = {
-    .name = "pretrain", .lr = 1.5e-3, .final_share = 0.1, .weight_decay = 0.1, .warmup = 100, .run = hh_next_token_loss};
+const hh_stage hh_stage_pretrain = {.name = "pretrain",
+                                    .lr = 1.5e-3,
+                                    .final_share = 0.1,
+                                    .weight_decay = 0.1,
+                                    .warmup = 100,
+                                    .run = hh_next_token_loss};

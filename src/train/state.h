@@ -1,8 +1,8 @@
 /* The state of a training run on disk: weights, moments and step of every student, with what the run was asked to do.
  *
- * One file, written aside and renamed, with a checksum at its end: a run that is killed at any moment finds the old state or the new
- * one. It holds what a checkpoint directory beside it does not: float32 moments, and the exact weights they belong to. Tokens are a
- * function of (seed, step), so no random state is needed.
+ * One file, written aside and renamed, with a checksum at its end: a run that is killed at any moment finds the old
+ * state or the new one. It holds what a checkpoint directory beside it does not: float32 moments, and the exact weights
+ * they belong to. Tokens are a function of (seed, step), so no random state is needed.
  */
 #ifndef HH_TRAIN_STATE_H
 #define HH_TRAIN_STATE_H
@@ -11,8 +11,8 @@
 
 /* `settings` is a text of "name value" lines that decide what a step does. */
 hh_code hh_state_write(const hh_trainer *t, const char *settings, const char *path, hh_error *err);
-/* Fills weights, moments and t->step. HH_EFORMAT when the file is damaged, HH_EINVAL when it is of other settings or other students; the
- * trainer is then as it was. */
+/* Fills weights, moments and t->step. HH_EFORMAT when the file is damaged, HH_EINVAL when it is of other settings or
+ * other students; the trainer is then as it was. */
 hh_code hh_state_read(hh_trainer *t, const char *settings, const char *path, hh_error *err);
 
 #endif

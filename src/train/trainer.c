@@ -40,32 +40,40 @@ static hh_code check_student(const hh_trainer_options *o, const hh_model *teache
     if (o->stage->mixers_only) {
         int64_t hybrid = 0;
         for (int64_t l = 0; l < s->n_layers; l++) hybrid += !m->w.layer[l].dense;
-        if (!hybrid) return hh_fail(err, HH_EINVAL, "%s: the student has no hybrid layer to train; make one with `hydrahead convert`", stage);
+        if (!hybrid)
+            return hh_fail(err, HH_EINVAL,
+                           "%s: the student has no hybrid layer to train; make one with `hydrahead convert`", stage);
     }
     if (!teacher) return HH_OK;
     const hh_config *t = &teacher->config;
     if (s->vocab != t->vocab)
-        return hh_fail(err, HH_EINVAL, "%s: the student has %" PRId64 " tokens, the teacher %" PRId64, stage, s->vocab, t->vocab);
+        return hh_fail(err, HH_EINVAL, "%s: the student has %" PRId64 " tokens, the teacher %" PRId64, stage, s->vocab,
+                       t->vocab);
     if (o->stage->mixers_only && (s->n_layers != t->n_layers || s->width != t->width))
         return hh_fail(err, HH_EINVAL,
-                       "%s: the student has %" PRId64 " layers of width %" PRId64 ", the teacher %" PRId64 " of %" PRId64, stage,
-                       s->n_layers, s->width, t->n_layers, t->width);
+                       "%s: the student has %" PRId64 " layers of width %" PRId64 ", the teacher %" PRId64
+                       " of %" PRId64,
+                       stage, s->n_layers, s->width, t->n_layers, t->width);
     return HH_OK;
 }
 
 static hh_code check_options(const hh_trainer_options *o, const hh_model *teacher, int64_t n_students, hh_error *err) {
     const hh_schedule *s = &o->schedule;
     if (n_students < 1 || n_students > HH_MAX_STUDENTS)
-        return hh_fail(err, HH_EINVAL, "%" PRId64 " students cannot be trained at once; 1 to %d can", n_students, HH_MAX_STUDENTS);
-    if (o->stage->needs_teacher && !teacher) return hh_fail(err, HH_EINVAL, "%s learns from a teacher; name one with --teacher", o->stage->name);
+        return hh_fail(err, HH_EINVAL, "%" PRId64 " students cannot be trained at once; 1 to %d can", n_students,
+                       HH_MAX_STUDENTS);
+    if (o->stage->needs_teacher && !teacher)
+        return hh_fail(err, HH_EINVAL, "%s learns from a teacher; name one with --teacher", o->stage->name);
     if (!(s->peak > 0) || !isfinite(s->peak) || !(s->final >= 0) || s->warmup < 0 || s->steps < 1)
-        return hh_fail(err, HH_EINVAL, "a learning rate from %g to %g over %" PRId64 " steps makes no sense", s->peak, s->final, s->steps);
+        return hh_fail(err, HH_EINVAL, "a learning rate from %g to %g over %" PRId64 " steps makes no sense", s->peak,
+                       s->final, s->steps);
     if (!(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->ce_weight >= 0))
-        return hh_fail(err, HH_EINVAL, "weight decay %g, clip %g and cross-entropy weight %g must not be negative", o->weight_decay,
-                       o->clip, o->ce_weight);
+        return hh_fail(err, HH_EINVAL, "weight decay %g, clip %g and cross-entropy weight %g must not be negative",
+                       o->weight_decay, o->clip, o->ce_weight);
     double w = o->data.background_weight;
     if (!o->stage->needs_teacher && w != 0 && w != 1)
-        return hh_fail(err, HH_EINVAL, "%s: tokens that answer nothing count in full or not at all, not %g", o->stage->name, w);
+        return hh_fail(err, HH_EINVAL, "%s: tokens that answer nothing count in full or not at all, not %g",
+                       o->stage->name, w);
     return HH_OK;
 }
 
@@ -80,7 +88,8 @@ static void find_ranges(hh_student *s, bool mixers_only) {
             open = false;
             continue;
         }
-        int64_t at = (const hh_real *)p->slot->data - (const hh_real *)m->flat.data, end = at + hh_tensor_count(*p->slot);
+        int64_t at = (const hh_real *)p->slot->data - (const hh_real *)m->flat.data,
+                end = at + hh_tensor_count(*p->slot);
         HH_ASSERT(at >= 0 && end <= hh_tensor_count(m->flat));
         hh_trained_range *r = s->n_ranges ? &s->range[s->n_ranges - 1] : NULL;
         HH_ASSERT(!r || at >= r->at + r->n); /* the list ascends in memory */
@@ -130,7 +139,8 @@ static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *e
     int64_t max_spans = hh_trainset_max_spans(d);
     t->span = hh_alloc((size_t)max_spans * sizeof *t->span);
     for (int64_t i = 0; i < t->n_students; i++) {
-        if (student[i]->config.width != student[0]->config.width || student[i]->config.vocab != student[0]->config.vocab)
+        if (student[i]->config.width != student[0]->config.width ||
+            student[i]->config.vocab != student[0]->config.vocab)
             return hh_fail(err, HH_EINVAL, "students that train together must have one width and one vocabulary");
         HH_TRY(init_student(&t->student[i], t, student[i], max_spans, err));
     }
@@ -148,7 +158,8 @@ hh_code hh_trainer_new(hh_trainer **out, const hh_trainer_options *o, const hh_m
     *out = NULL;
     HH_TRY(check_options(o, teacher, n_students, err));
     hh_trainer *t = hh_alloc(sizeof *t);
-    *t = (hh_trainer){.o = *o, .be = student[0]->be, .teacher = o->stage->needs_teacher ? teacher : NULL, .n_students = n_students};
+    *t = (hh_trainer){
+        .o = *o, .be = student[0]->be, .teacher = o->stage->needs_teacher ? teacher : NULL, .n_students = n_students};
     hh_code code = init_trainer(t, student, err);
     if (code != HH_OK) {
         hh_trainer_free(t);
@@ -181,7 +192,9 @@ double hh_sum_rows(const hh_trainer *t, hh_tensor x, int64_t n) {
     return sum;
 }
 
-static hh_tensor slice(hh_tensor flat, int64_t at, int64_t n) { return hh_tensor_rows(flat, at, at + n); }
+static hh_tensor slice(hh_tensor flat, int64_t at, int64_t n) {
+    return hh_tensor_rows(flat, at, at + n);
+}
 
 static void clear_gradients(hh_trainer *t) {
     for (int64_t i = 0; i < t->n_students; i++) {
@@ -197,7 +210,8 @@ static hh_code check_losses(const hh_trainer *t, int64_t first, int64_t next, hh
     for (int64_t i = 0; i < t->n_students; i++)
         if (!isfinite(t->student[i].loss))
             return hh_fail(err, HH_ENONFINITE,
-                           "%s: the loss is %g at step %" PRId64 ", in sequences %" PRId64 " to %" PRId64 " of its batch (seed %" PRIu64 ")",
+                           "%s: the loss is %g at step %" PRId64 ", in sequences %" PRId64 " to %" PRId64
+                           " of its batch (seed %" PRIu64 ")",
                            t->o.stage->name, t->student[i].loss, t->step, first, next - 1, t->o.data.seed);
     return HH_OK;
 }
@@ -205,7 +219,8 @@ static hh_code check_losses(const hh_trainer *t, int64_t first, int64_t next, hh
 static hh_code run_micros(hh_trainer *t, hh_error *err) {
     const hh_trainset *d = &t->data;
     for (int64_t first = 0, next; first < d->o.sequences; first = next) {
-        if (hh_interrupted()) return hh_fail(err, HH_ECANCELLED, "%s: interrupted in step %" PRId64, t->o.stage->name, t->step);
+        if (hh_interrupted())
+            return hh_fail(err, HH_ECANCELLED, "%s: interrupted in step %" PRId64, t->o.stage->name, t->step);
         next = hh_trainset_micro(d, first, t->span);
         int64_t lo = d->lo[first];
         hh_micro m = {
@@ -230,7 +245,9 @@ static hh_code measure_gradients(hh_trainer *t, hh_error *err) {
             t->be->ops->sum_squares(t->be, &sum, slice(s->gradients->flat, s->range[r].at, s->range[r].n));
         s->grad_norm = sqrt(sum);
         if (!isfinite(s->grad_norm))
-            return hh_fail(err, HH_ENONFINITE, "%s: the gradient's norm is %g at step %" PRId64 " (loss %g, its batch is of seed %" PRIu64 ")",
+            return hh_fail(err, HH_ENONFINITE,
+                           "%s: the gradient's norm is %g at step %" PRId64 " (loss %g, its batch is of seed %" PRIu64
+                           ")",
                            t->o.stage->name, s->grad_norm, t->step, s->loss, t->o.data.seed);
     }
     return HH_OK;
@@ -243,9 +260,9 @@ static void update_weights(hh_trainer *t, double lr) {
         double scale = o->clip > 0 && s->grad_norm > o->clip ? o->clip / s->grad_norm : 1;
         for (int64_t k = 0; k < s->n_ranges; k++) {
             hh_trained_range r = s->range[k];
-            t->be->ops->adamw(t->be, slice(s->model->flat, r.at, r.n), slice(s->m, r.moment, r.n), slice(s->v, r.moment, r.n),
-                              slice(s->gradients->flat, r.at, r.n), lr, o->beta1, o->beta2, o->eps, o->weight_decay, scale,
-                              t->step + 1);
+            t->be->ops->adamw(t->be, slice(s->model->flat, r.at, r.n), slice(s->m, r.moment, r.n),
+                              slice(s->v, r.moment, r.n), slice(s->gradients->flat, r.at, r.n), lr, o->beta1, o->beta2,
+                              o->eps, o->weight_decay, scale, t->step + 1);
         }
     }
 }

@@ -1,7 +1,7 @@
 /* One optimizer step: tokens, a stage's loss over micro-batches, clipping, AdamW, for one or several students at once.
  *
- * Students see the same batches and share one forward of the teacher; that is the dear half of a distillation. Weights are float32
- * masters (HH_LOAD_REAL); moments exist only for what the stage trains. A step allocates nothing.
+ * Students see the same batches and share one forward of the teacher; that is the dear half of a distillation. Weights
+ * are float32 masters (HH_LOAD_REAL); moments exist only for what the stage trains. A step allocates nothing.
  */
 #ifndef HH_TRAIN_TRAINER_H
 #define HH_TRAIN_TRAINER_H
@@ -42,7 +42,7 @@ typedef struct hh_student {
     hh_gradients *gradients;
     hh_trained_range *range;
     int64_t n_ranges, n_trained;
-    hh_tensor m, v;  /* [n_trained] moments */
+    hh_tensor m, v; /* [n_trained] moments */
     hh_arena arena;
     double loss, grad_norm; /* of the step in progress, then of the last one; the norm before clipping */
 } hh_student;
@@ -55,9 +55,9 @@ struct hh_trainer {
     hh_student student[HH_MAX_STUDENTS];
     int64_t n_students;
     hh_trainset data;
-    int64_t step;            /* steps done */
-    hh_span *span;           /* of a micro-batch */
-    hh_tensor nll, kl, one;  /* [micro], [micro], [1] */
+    int64_t step;              /* steps done */
+    hh_span *span;             /* of a micro-batch */
+    hh_tensor nll, kl, one;    /* [micro], [micro], [1] */
     hh_tensor dx, stream, out; /* [micro, C] */
     hh_arena arena;
 };
@@ -74,7 +74,8 @@ hh_code hh_trainer_new(hh_trainer **out, const hh_trainer_options *o, const hh_m
                        int64_t n_students, hh_error *err);
 void hh_trainer_free(hh_trainer *t);
 
-/* Takes step t->step. HH_ENONFINITE names step and sequences, HH_ECANCELLED after Ctrl-C; the weights then are what they were before. */
+/* Takes step t->step. HH_ENONFINITE names step and sequences, HH_ECANCELLED after Ctrl-C; the weights then are what
+ * they were before. */
 hh_code hh_trainer_step(hh_trainer *t, hh_step_report *out, hh_error *err);
 
 #endif

@@ -73,9 +73,11 @@ hh_code hh_trainlog_add(hh_trainlog *l, const hh_step_report *r, const hh_studen
     int n = snprintf(line, sizeof line,
                      "{\"step\": %" PRId64 ", \"loss\": %.9g, \"grad_norm\": %.6g, \"lr\": %.9g, \"tokens\": %" PRId64
                      ", \"tokens_per_s\": %.1f}\n",
-                     r->step, s->loss, s->grad_norm, r->lr, r->n_tokens, (double)r->n_tokens / (r->seconds > 0 ? r->seconds : 1e-9));
+                     r->step, s->loss, s->grad_norm, r->lr, r->n_tokens,
+                     (double)r->n_tokens / (r->seconds > 0 ? r->seconds : 1e-9));
     HH_ASSERT(n > 0 && n < MAX_LINE);
-    if (write(l->fd, line, (size_t)n) != n) return hh_fail(err, HH_EIO, "%s: writing failed: %s", l->path, strerror(errno));
+    if (write(l->fd, line, (size_t)n) != n)
+        return hh_fail(err, HH_EIO, "%s: writing failed: %s", l->path, strerror(errno));
     return HH_OK;
 }
 

@@ -32,12 +32,14 @@ static hh_code check_options(const hh_trainset_options *o, hh_error *err) {
     if (o->sequences < 1) return hh_fail(err, HH_EINVAL, "a step needs at least one sequence");
     if (o->n_lengths < 1) return hh_fail(err, HH_EINVAL, "no sequence length is given");
     for (int64_t i = 0; i < o->n_lengths; i++)
-        if (o->length[i] < 2) return hh_fail(err, HH_EINVAL, "a sequence of %" PRId64 " tokens has nothing to predict", o->length[i]);
+        if (o->length[i] < 2)
+            return hh_fail(err, HH_EINVAL, "a sequence of %" PRId64 " tokens has nothing to predict", o->length[i]);
     if (o->micro_tokens < hh_trainset_longest(o))
-        return hh_fail(err, HH_EINVAL, "a micro-batch of %" PRId64 " tokens cannot hold a sequence of %" PRId64, o->micro_tokens,
-                       hh_trainset_longest(o));
+        return hh_fail(err, HH_EINVAL, "a micro-batch of %" PRId64 " tokens cannot hold a sequence of %" PRId64,
+                       o->micro_tokens, hh_trainset_longest(o));
     if (!(o->background_weight >= 0 && o->background_weight <= 1))
-        return hh_fail(err, HH_EINVAL, "the weight of tokens that answer nothing is %g; it must be in [0, 1]", o->background_weight);
+        return hh_fail(err, HH_EINVAL, "the weight of tokens that answer nothing is %g; it must be in [0, 1]",
+                       o->background_weight);
     return HH_OK;
 }
 
@@ -74,7 +76,8 @@ void hh_trainset_release(hh_trainset *s) {
     *s = (hh_trainset){.step = -1};
 }
 
-/* The row at token t predicts t + 1: it has an answer's weight when t + 1 is of an answer. Sequences without answers count in full. */
+/* The row at token t predicts t + 1: it has an answer's weight when t + 1 is of an answer. Sequences without answers
+ * count in full. */
 static void set_targets(hh_trainset *s, int64_t lo, int64_t hi) {
     bool answers = false;
     for (int64_t t = lo; t < hi; t++) answers |= (s->flags[t] & HH_TOKEN_ANSWER) != 0;
@@ -92,7 +95,8 @@ static hh_code check_ids(const hh_trainset *s, int64_t row, int64_t lo, int64_t 
     for (int64_t t = lo; t < hi; t++)
         if (s->ids[t] < 0 || s->ids[t] >= s->o.vocab)
             return hh_fail(err, HH_EINVAL,
-                           "sequence %" PRId64 " of step %" PRId64 " has token %d, but the model's vocabulary ends at %" PRId64
+                           "sequence %" PRId64 " of step %" PRId64
+                           " has token %d, but the model's vocabulary ends at %" PRId64
                            "; the tokenizer is not this model's",
                            row, s->step, (int)s->ids[t], s->o.vocab);
     return HH_OK;
@@ -100,7 +104,8 @@ static hh_code check_ids(const hh_trainset *s, int64_t row, int64_t lo, int64_t 
 
 hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_error *err) {
     const hh_trainset_options *o = &s->o;
-    hh_rng rng = hh_rng_stream(o->seed ^ UINT64_C(0x6c656e67746873), (uint64_t)step); /* apart from the sources' own streams */
+    hh_rng rng =
+        hh_rng_stream(o->seed ^ UINT64_C(0x6c656e67746873), (uint64_t)step); /* apart from the sources' own streams */
     s->step = step;
     s->n_tokens = s->n_targets = 0;
     s->target_weight = 0;

@@ -13,12 +13,13 @@ typedef hh_code hh_sequence_fn(void *context, int64_t step, int64_t row, int64_t
                                uint8_t *flags, hh_error *err);
 
 typedef struct hh_trainset_options {
-    int64_t sequences;           /* in a step */
-    const int64_t *length;       /* [n_lengths] every sequence draws one of them */
+    int64_t sequences;     /* in a step */
+    const int64_t *length; /* [n_lengths] every sequence draws one of them */
     int64_t n_lengths;
-    int64_t micro_tokens;        /* of one forward and backward; at least the longest length */
-    int64_t vocab;               /* ids at or above it are refused */
-    double background_weight;    /* loss weight of tokens that answer nothing, in sequences that hold an answer; 1: all alike, 0: left out */
+    int64_t micro_tokens;     /* of one forward and backward; at least the longest length */
+    int64_t vocab;            /* ids at or above it are refused */
+    double background_weight; /* loss weight of tokens that answer nothing, in sequences that hold an answer; 1: all
+                                 alike, 0: left out */
     uint64_t seed;
     hh_sequence_fn *fill;
     void *context;
@@ -26,15 +27,15 @@ typedef struct hh_trainset_options {
 
 typedef struct hh_trainset {
     hh_trainset_options o;
-    int64_t *length;             /* [n_lengths] copied */
-    int64_t step;                /* what the arrays hold; -1: nothing yet */
+    int64_t *length; /* [n_lengths] copied */
+    int64_t step;    /* what the arrays hold; -1: nothing yet */
     int64_t n_tokens;
-    int64_t *lo;                 /* [sequences + 1] first token of each sequence */
-    int32_t *ids, *target;       /* [n_tokens]; target -1: none */
-    float *weight;               /* [n_tokens] */
+    int64_t *lo;           /* [sequences + 1] first token of each sequence */
+    int32_t *ids, *target; /* [n_tokens]; target -1: none */
+    float *weight;         /* [n_tokens] */
     uint8_t *flags;
-    int64_t n_targets;           /* rows with a target */
-    double target_weight;        /* sum of their weights */
+    int64_t n_targets;    /* rows with a target */
+    double target_weight; /* sum of their weights */
 } hh_trainset;
 
 hh_code hh_trainset_init(hh_trainset *s, const hh_trainset_options *o, hh_error *err);

@@ -1,4 +1,5 @@
-/* Selection: every strategy on tables whose right answer is known, the reasons in the plan, budgets, refusals, and the files. */
+/* Selection: every strategy on tables whose right answer is known, the reasons in the plan, budgets, refusals, and the
+ * files. */
 #include "convert/select.h"
 #include "support/support.h"
 
@@ -26,8 +27,8 @@ static hh_heads *few_heads(table *t) {
 
 static void expect_kept(const hh_plan *p, int64_t l, int64_t h, hh_keep_rule rule) {
     if (p->rule[l * H + h] != rule)
-        fail_msg("layer %d head %d: rule '%s' where '%s' was expected", (int)l, (int)h, hh_keep_rule_name(p->rule[l * H + h]),
-                 hh_keep_rule_name(rule));
+        fail_msg("layer %d head %d: rule '%s' where '%s' was expected", (int)l, (int)h,
+                 hh_keep_rule_name(p->rule[l * H + h]), hh_keep_rule_name(rule));
 }
 
 static hh_plan choose(hh_heads *h, hh_select_options o) {
@@ -102,7 +103,8 @@ static void test_layer_gives_every_layer_its_quota(void **state) {
     hh_plan_release(&p);
 }
 
-/* One key/value head whose two queries score together more than any single query is worth more to `kv` than the best single head. */
+/* One key/value head whose two queries score together more than any single query is worth more to `kv` than the best
+ * single head. */
 static void test_kv_pays_a_group_once(void **state) {
     (void)state;
     table t;
@@ -223,7 +225,8 @@ static void test_plan_by_hand(void **state) {
     const char *text = "{\"layers\": 2, \"heads\": 3, \"full_attention_heads\": [[2, 0], []]}";
     hh_plan p;
     assert_ok(hh_plan_parse(&p, "hand.json", text, strlen(text), &err));
-    assert_true(hh_plan_keeps(&p, 0, 0) && !hh_plan_keeps(&p, 0, 1) && hh_plan_keeps(&p, 0, 2) && !hh_plan_keeps(&p, 1, 0));
+    assert_true(hh_plan_keeps(&p, 0, 0) && !hh_plan_keeps(&p, 0, 1) && hh_plan_keeps(&p, 0, 2) &&
+                !hh_plan_keeps(&p, 1, 0));
     hh_plan_release(&p);
 }
 
@@ -244,11 +247,14 @@ static void test_damaged_plans_are_refused(void **state) {
     refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[-1]]}", "[0, 3)");
     refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[\"1\"]]}", "[0, 3)");
     refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[1, 1]]}", "twice");
-    refuse_plan("{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[1]], \"kept\": [{\"layer\": 0, \"head\": 2}]}", "'kept'");
+    refuse_plan(
+        "{\"layers\": 1, \"heads\": 3, \"full_attention_heads\": [[1]], \"kept\": [{\"layer\": 0, \"head\": 2}]}",
+        "'kept'");
 }
 
 #define ROW "[[0.5, 0], [0, 0]]"
-#define CAPABILITY(receiver) "{\"name\": \"c\", \"receiver\": " receiver ", \"sender\": " ROW ", \"attribution\": " ROW "}"
+#define CAPABILITY(receiver)                                                                                           \
+    "{\"name\": \"c\", \"receiver\": " receiver ", \"sender\": " ROW ", \"attribution\": " ROW "}"
 #define TABLE(score, caps) "{\"layers\": 2, \"heads\": 2, \"score\": " score ", \"capabilities\": [" caps "]}"
 
 static void refuse_heads(const char *text, const char *word, const char *more) {

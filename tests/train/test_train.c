@@ -1,4 +1,5 @@
-/* Training: schedules, one step against its formula, what each stage trains, sharing a teacher, micro-batches, and every refusal. */
+/* Training: schedules, one step against its formula, what each stage trains, sharing a teacher, micro-batches, and
+ * every refusal. */
 #include "train/tiny.h"
 
 static hh_backend *be;
@@ -33,7 +34,8 @@ static void test_schedule(void **state) {
     assert_true(hh_schedule_rate(&s, 0) == 1);
 }
 
-/* AdamW's first step: m = (1-b1) g, v = (1-b2) g^2, bias corrections cancel both, so p moves by lr g/(|g| + eps) and decays. */
+/* AdamW's first step: m = (1-b1) g, v = (1-b2) g^2, bias corrections cancel both, so p moves by lr g/(|g| + eps) and
+ * decays. */
 static void test_step_is_adamw_on_the_clipped_gradient(void **state) {
     (void)state;
     hh_model *m = tiny_teacher(be, 1);
@@ -52,14 +54,16 @@ static void test_step_is_adamw_on_the_clipped_gradient(void **state) {
     for (int64_t i = 0; i < s->n_trained; i++) {
         double c = (double)g[i] * o.clip / s->grad_norm;
         double want = (double)before[i] * (1 - lr * 0.1) - lr * c / (fabs(c) + 1e-8);
-        if (fabs((double)after[i] - want) > 1e-6) fail_msg("number %d: %g, AdamW gives %g", (int)i, (double)after[i], want);
+        if (fabs((double)after[i] - want) > 1e-6)
+            fail_msg("number %d: %g, AdamW gives %g", (int)i, (double)after[i], want);
     }
     hh_free(before);
     hh_trainer_free(t);
     hh_model_close(m);
 }
 
-static double first_loss(const hh_stage *stage, const hh_model *teacher, hh_model *student, int64_t steps, double lr, double *last) {
+static double first_loss(const hh_stage *stage, const hh_model *teacher, hh_model *student, int64_t steps, double lr,
+                         double *last) {
     hh_trainer_options o = tiny_options(stage, steps);
     o.schedule.peak = lr;
     o.schedule.warmup = 0;
@@ -173,7 +177,8 @@ static void test_distillation_weights(void **state) {
     take(t);
     assert_int_equal(t->data.n_targets, TINY_ROWS * (TINY_LENGTH / 4));
     for (int64_t i = 0; i + 1 < t->data.n_tokens; i++)
-        if (t->data.target[i] >= 0) assert_true(t->data.flags[i + 1] & HH_TOKEN_ANSWER && t->data.target[i] == t->data.ids[i + 1]);
+        if (t->data.target[i] >= 0)
+            assert_true(t->data.flags[i + 1] & HH_TOKEN_ANSWER && t->data.target[i] == t->data.ids[i + 1]);
     hh_trainer_free(t);
     hh_model_close(teacher);
     hh_model_close(same);
@@ -212,7 +217,8 @@ static void test_lengths_mix_and_repeat(void **state) {
     hh_trainset_release(&b);
 }
 
-static void refuse(hh_trainer_options o, const hh_model *teacher, hh_model *student, const char *word, const char *more) {
+static void refuse(hh_trainer_options o, const hh_model *teacher, hh_model *student, const char *word,
+                   const char *more) {
     hh_trainer *t;
     assert_refused(hh_trainer_new(&t, &o, teacher, &student, 1, &err), HH_EINVAL, word, more);
     assert_null(t);
@@ -251,7 +257,8 @@ static void test_refusals(void **state) {
     hh_model_close(hybrid);
 }
 
-static hh_code too_large(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids, uint8_t *flags, hh_error *e) {
+static hh_code too_large(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
+                         uint8_t *flags, hh_error *e) {
     tiny_sequence(context, step, row, n_rows, length, ids, flags, e);
     if (row == 2) ids[3] = TINY_V;
     return HH_OK;

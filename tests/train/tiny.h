@@ -1,4 +1,5 @@
-/* A tiny teacher, hybrids of it, and sequences without any tokenizer, for the tests of training. Header of its own, for two programs use it. */
+/* A tiny teacher, hybrids of it, and sequences without any tokenizer, for the tests of training. Header of its own, for
+ * two programs use it. */
 #ifndef HH_TESTS_TRAIN_TINY_H
 #define HH_TESTS_TRAIN_TINY_H
 
@@ -19,9 +20,21 @@ enum { TINY_L = 2, TINY_H = 4, TINY_V = 61, TINY_LENGTH = 24, TINY_ROWS = 6 };
 static hh_error err;
 
 static hh_config tiny_config(void) {
-    return (hh_config){.family = HH_QWEN3, .n_layers = TINY_L, .n_heads = TINY_H, .n_kv_heads = 2, .head_dim = 8, .width = 32, .ffn = 40,
-                       .vocab = TINY_V, .max_position = 64, .norm_eps = 1e-6, .tied = true, .qk_norm = true, .stored = HH_DTYPE_F32,
-                       .rope = {.kind = HH_ROPE_DEFAULT, .theta = 10000, .factor = 1}, .bos_id = -1};
+    return (hh_config){.family = HH_QWEN3,
+                       .n_layers = TINY_L,
+                       .n_heads = TINY_H,
+                       .n_kv_heads = 2,
+                       .head_dim = 8,
+                       .width = 32,
+                       .ffn = 40,
+                       .vocab = TINY_V,
+                       .max_position = 64,
+                       .norm_eps = 1e-6,
+                       .tied = true,
+                       .qk_norm = true,
+                       .stored = HH_DTYPE_F32,
+                       .rope = {.kind = HH_ROPE_DEFAULT, .theta = 10000, .factor = 1},
+                       .bos_id = -1};
 }
 
 static hh_model *tiny_teacher(hh_backend *be, uint64_t seed) {
@@ -30,7 +43,8 @@ static hh_model *tiny_teacher(hh_backend *be, uint64_t seed) {
     assert_ok(hh_model_create(&m, be, &c, &err));
     assert_ok(hh_model_initialise(m, seed, &err));
     hh_real *x = m->flat.data;
-    for (int64_t i = 0; i < hh_tensor_count(m->flat); i++) x[i] *= x[i] == 1 ? 1 : 6; /* far enough from zero to be worth imitating */
+    for (int64_t i = 0; i < hh_tensor_count(m->flat); i++)
+        x[i] *= x[i] == 1 ? 1 : 6; /* far enough from zero to be worth imitating */
     return m;
 }
 
@@ -48,7 +62,8 @@ static hh_model *tiny_hybrid(const hh_model *teacher, uint64_t seed) {
 }
 
 /* Tokens that follow each other with a rule and some noise; the last quarter counts as an answer. */
-static hh_code tiny_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids, uint8_t *flags, hh_error *e) {
+static hh_code tiny_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
+                             uint8_t *flags, hh_error *e) {
     (void)e;
     (void)context;
     hh_rng rng = hh_rng_stream(77, (uint64_t)(step * n_rows + row));
