@@ -1,6 +1,7 @@
 /* hydrahead select: scores and a budget become a plan. */
 #include "cli/cli.h"
 #include "convert/select.h"
+#include "model/model.h"
 #include "report/report.h"
 
 #include <inttypes.h>
@@ -95,13 +96,10 @@ static hh_code parse_ratio(double *out, hh_error *err) {
 
 static hh_code bind_model(hh_heads *h, const char *path, hh_error *err) {
     if (!*model_path) return HH_OK;
-    hh_store *store;
-    HH_TRY(hh_store_open(&store, model_path, err));
     hh_config *c = hh_alloc(sizeof *c);
-    hh_code code = hh_config_read(c, store, err);
+    hh_code code = hh_model_read_config(c, model_path, err);
     if (code == HH_OK) code = hh_heads_bind(h, path, c, err);
     hh_free(c);
-    hh_store_close(store);
     return code;
 }
 
