@@ -42,6 +42,9 @@ typedef struct hh_config {
     bool dense[HH_MAX_LAYERS];   /* the layer is a plain teacher layer (no hybrid tensors) */
 } hh_config;
 
+/* As model_type, `fusion` and `rope_type` have them, indexed by the enumerations. */
+extern const char *const hh_family_names[], *const hh_fusion_names[], *const hh_rope_names[];
+
 /* Reads config.json (and generation_config.json beside it) of a directory, or a GGUF's metadata. */
 hh_code hh_config_read(hh_config *out, const hh_store *store, hh_error *err);
 /* From JSON text; `path` is for messages. Also the fuzz target's entry. */

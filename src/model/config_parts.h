@@ -25,9 +25,6 @@ hh_code hh_config_read_gguf(hh_config *c, const hh_store *store, hh_error *err);
 /* Merges the end ids of generation_config.json. */
 hh_code hh_config_add_generation(hh_config *c, const char *path, hh_error *err);
 
-extern const char *const hh_family_names[]; /* as model_type has them */
-extern const char *const hh_fusion_names[];
-extern const char *const hh_rope_names[];
 /* Index of name in names[0..n), or -1. */
 int hh_name_index(const char *const *names, int n, const char *name);
 

@@ -4,7 +4,6 @@
 
 #include "format/gguf.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,7 +93,7 @@ static bool is_harmless(const hh_model *m, const char *name) {
     if (n >= sizeof buffer - 1 && !strcmp(name + n - (sizeof buffer - 1), buffer)) return true;
     if (m->config.tied && !strcmp(name, "lm_head.weight")) return true;
     return hh_store_get_kind(m->store) == HH_STORE_GGUF &&
-           !strcmp(name, "rope_freqs.weight"); /* hh_rope_factors_read */
+           !strcmp(name, "rope_freqs.weight"); /* part of the configuration */
 }
 
 static hh_code check_left_over(const hh_model *m, const source_name *names, hh_error *err) {
@@ -219,41 +218,4 @@ void hh_sources_read(hh_model *m, const hh_source *source) {
         if (!source[i].in_place) read_param(m, &m->param[i], &source[i], work, packed);
     hh_free(work);
     hh_free(packed);
-}
-
-hh_code hh_rope_factors_read(hh_config *c, const hh_store *store, hh_error *err) {
-    const hh_named_tensor *t = hh_store_find(store, "rope_freqs.weight");
-    if (hh_store_get_kind(store) != HH_STORE_GGUF || !t) return HH_OK;
-    int64_t half = c->head_dim / 2;
-    if (t->t.rank != 1 || t->t.dim[0] != half || t->t.dtype != HH_DTYPE_F32)
-        return hh_fail(err, HH_EFORMAT, "%s: tensor 'rope_freqs.weight' is not %lld values of type f32", t->file,
-                       (long long)half);
-    hh_config trial = *c;
-    double *plain = hh_alloc(2 * (size_t)half * sizeof *plain), *scaled = plain + half, factor, largest = 0;
-    float *values = hh_alloc((size_t)half * sizeof *values);
-    memcpy(values, t->t.data, (size_t)half * sizeof *values);
-    for (int64_t i = 0; i < half; i++) largest = fmax(largest, (double)values[i]);
-    trial.rope.kind = HH_ROPE_DEFAULT;
-    hh_rope_frequencies(&trial, plain, &factor);
-    if (c->rope.kind != HH_ROPE_LLAMA3)
-        trial.rope = (hh_rope_config){.theta = c->rope.theta,
-                                      .factor = largest,
-                                      .low_freq_factor = 1,
-                                      .high_freq_factor = 4,
-                                      .original_max_position = 8192}; /* what every Llama 3.x was trained with */
-    trial.rope.kind = HH_ROPE_LLAMA3;
-    hh_rope_frequencies(&trial, scaled, &factor);
-    bool explained = c->rope.kind == HH_ROPE_DEFAULT || c->rope.kind == HH_ROPE_LLAMA3;
-    for (int64_t i = 0; i < half; i++)
-        explained = explained && fabs(plain[i] / scaled[i] / (double)values[i] - 1) < 1e-4;
-    hh_free(plain);
-    hh_free(values);
-    if (!explained)
-        return hh_fail(
-            err, HH_EUNSUPPORTED,
-            "%s: tensor 'rope_freqs.weight' (largest factor %g) is not a llama3 scaling of rope frequencies with "
-            "original length 8192, low factor 1 and high factor 4, the only one that is supported there",
-            t->file, largest);
-    c->rope = trial.rope;
-    return HH_OK;
 }

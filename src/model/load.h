@@ -21,10 +21,6 @@ void hh_sources_place(hh_model *m, const hh_source *source, hh_load load, hh_are
 /* Copies and converts into the placed slots. */
 void hh_sources_read(hh_model *m, const hh_source *source);
 
-/* A GGUF's rope_freqs.weight (llama3 scaling, baked) becomes config.rope; what no llama3 scaling explains is refused.
- */
-hh_code hh_rope_factors_read(hh_config *c, const hh_store *store, hh_error *err);
-
 /* Row (or, for W_O, head's columns) i in memory is row order[i] of the file; NULL: in order. */
 const int32_t *hh_param_order(const hh_model *m, const hh_param *p);
 

@@ -56,7 +56,6 @@ static hh_code open_store(hh_store **store, hh_config *c, const char *path, hh_e
     hh_free(where);
     if (code != HH_OK) return code;
     code = hh_config_read(c, *store, err);
-    if (code == HH_OK) code = hh_rope_factors_read(c, *store, err);
     if (code != HH_OK) {
         hh_store_close(*store);
         *store = NULL;
