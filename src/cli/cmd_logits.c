@@ -45,10 +45,10 @@ static const hh_command command = {
 };
 
 /* All chunks one after another through one cache. */
-static hh_code write_logits(const hh_model *m, hh_run *run, hh_cache *cache, const hh_cli_ids *ids, hh_tensor logits,
+static hh_code write_logits(const hh_model *m, hh_run *run, hh_cache *cache, const hh_ids *ids, hh_tensor logits,
                             hh_file_writer *w, hh_error *err) {
-    for (int64_t lo = 0; lo < ids->n; lo += chunk) {
-        int64_t n = lo + chunk < ids->n ? chunk : ids->n - lo;
+    for (int64_t lo = 0; lo < ids->len; lo += chunk) {
+        int64_t n = lo + chunk < ids->len ? chunk : ids->len - lo;
         const hh_span span = {.hi = n, .pos = lo};
         const hh_batch batch = {.n_tokens = n, .n_spans = 1, .ids = ids->data + lo, .span = &span, .cache = &cache};
         hh_tensor final, y = hh_tensor_rows(logits, 0, n);
@@ -67,24 +67,24 @@ static hh_code work(const char *path, hh_error *err) {
     hh_cache *cache = NULL;
     hh_arena arena = {0};
     hh_file_writer *w = NULL;
-    hh_cli_ids ids = {0};
+    hh_ids ids = {0};
     hh_code code;
     HH_TRY_GOTO(code, hh_cli_backend(&common, &be, err), done);
     HH_TRY_GOTO(code, hh_model_open(&m, be, path, HH_LOAD_STORED, err), done);
     HH_TRY_GOTO(code, hh_cli_read_ids(&ids, ids_text, m->config.vocab, err), done);
-    if (chunk > ids.n) chunk = ids.n;
+    if (chunk > ids.len) chunk = ids.len;
     HH_TRY_GOTO(code, hh_run_new(&run, m, chunk, 1, HH_RUN_INFERENCE, err), done);
-    HH_TRY_GOTO(code, hh_cache_new(&cache, m, ids.n, HH_DTYPE_F32, err), done);
+    HH_TRY_GOTO(code, hh_cache_new(&cache, m, ids.len, HH_DTYPE_F32, err), done);
     HH_TRY_GOTO(code, hh_arena_init(&arena, "logits", (size_t)(chunk * m->config.vocab) * sizeof(hh_real), err), done);
     hh_tensor logits = hh_tensor_place_2d(&arena, HH_DTYPE_REAL, chunk, m->config.vocab);
-    const int64_t shape[] = {ids.n, m->config.vocab};
+    const int64_t shape[] = {ids.len, m->config.vocab};
     HH_TRY_GOTO(code, hh_npy_begin(&w, out_path, 2, shape, err), done);
     HH_TRY_GOTO(code, write_logits(m, run, cache, &ids, logits, w, err), done);
     code = hh_file_writer_commit(w, err);
     w = NULL;
 done:
     hh_file_writer_abandon(w);
-    hh_free(ids.data);
+    hh_ids_release(&ids);
     hh_arena_release(&arena);
     hh_run_free(run);
     hh_cache_free(cache, be);

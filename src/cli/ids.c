@@ -7,15 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void push(hh_cli_ids *ids, int32_t id) {
-    if (ids->n == ids->capacity) {
-        ids->capacity = ids->capacity ? 2 * ids->capacity : 256;
-        ids->data = hh_realloc(ids->data, (size_t)ids->capacity * sizeof *ids->data);
-    }
-    ids->data[ids->n++] = id;
-}
-
-static hh_code parse(hh_cli_ids *out, const char *where, const char *at, int64_t vocab, hh_error *err) {
+static hh_code parse(hh_ids *out, const char *where, const char *at, int64_t vocab, hh_error *err) {
     for (;;) {
         while (*at == ',' || isspace((unsigned char)*at)) at++;
         if (!*at) break;
@@ -23,18 +15,18 @@ static hh_code parse(hh_cli_ids *out, const char *where, const char *at, int64_t
         long long id = strtoll(at, &end, 10);
         if (end == at || (*end && *end != ',' && !isspace((unsigned char)*end)))
             return hh_fail(err, HH_EINVAL, "%s: '%.12s' is not a token id (number %lld of the list)", where, at,
-                           (long long)out->n);
+                           (long long)out->len);
         if (id < 0 || id >= vocab)
             return hh_fail(err, HH_EINVAL,
                            "%s: token id %lld (number %lld of the list) is outside the model's vocabulary of %lld",
-                           where, id, (long long)out->n, (long long)vocab);
-        push(out, (int32_t)id);
+                           where, id, (long long)out->len, (long long)vocab);
+        hh_ids_push(out, (int32_t)id);
         at = end;
     }
-    return out->n ? HH_OK : hh_fail(err, HH_EINVAL, "%s: no token ids", where);
+    return out->len ? HH_OK : hh_fail(err, HH_EINVAL, "%s: no token ids", where);
 }
 
-hh_code hh_cli_read_ids(hh_cli_ids *out, const char *text, int64_t vocab, hh_error *err) {
+hh_code hh_cli_read_ids(hh_ids *out, const char *text, int64_t vocab, hh_error *err) {
     if (isdigit((unsigned char)*text) && !hh_file_exists(text)) return parse(out, "--ids", text, vocab, err);
     hh_buf file = {0};
     hh_code code = hh_file_read(text, (size_t)1 << 30, &file, err);

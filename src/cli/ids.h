@@ -2,15 +2,10 @@
 #ifndef HH_CLI_IDS_H
 #define HH_CLI_IDS_H
 
-#include "base/memory.h"
-
-typedef struct hh_cli_ids {
-    int32_t *data; /* hh_free */
-    int64_t n, capacity;
-} hh_cli_ids;
+#include "text/tokenizer.h"
 
 /* Numbers separated by commas or white space; at least one, all in [0, vocab). `text` is a file's path unless it begins
  * with a digit and no such file exists. */
-hh_code hh_cli_read_ids(hh_cli_ids *out, const char *text, int64_t vocab, hh_error *err);
+hh_code hh_cli_read_ids(hh_ids *out, const char *text, int64_t vocab, hh_error *err);
 
 #endif

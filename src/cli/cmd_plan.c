@@ -1,0 +1,152 @@
+/* `plan`: will it fit? What running or training a model takes, before its weights are read. */
+#include "cli/opened.h"
+#include "session/session.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+static hh_cli_common common = HH_CLI_COMMON_INIT;
+static int64_t ctx = 4096, batch = 1, chunk = 512;
+static const char *kv = "f32";
+static bool train, json;
+
+static const hh_option options[] = {
+    {.name = "ctx",
+     .letter = 'c',
+     .kind = HH_OPTION_INT,
+     .value = &ctx,
+     .argument = "N",
+     .min = 1,
+     .max = 1e12,
+     .help = "context in tokens; with --train the length of a sequence"},
+    {.name = "batch",
+     .letter = 'b',
+     .kind = HH_OPTION_INT,
+     .value = &batch,
+     .argument = "N",
+     .min = 1,
+     .max = 1e6,
+     .help = "sequences at once"},
+    {.name = "chunk",
+     .kind = HH_OPTION_INT,
+     .value = &chunk,
+     .argument = "N",
+     .min = 1,
+     .max = 1e6,
+     .help = "tokens of one prefill pass"},
+    {.name = "kv", .kind = HH_OPTION_CHOICE, .value = &kv, .choices = "f32|bf16", .help = "type of the KV cache"},
+    {.name = "train",
+     .kind = HH_OPTION_FLAG,
+     .value = &train,
+     .help = "a training step instead: weights, gradients and moments, and the activations of all layers"},
+    HH_CLI_JSON_OPTION(json),
+    HH_CLI_COMMON_OPTIONS(common),
+    {0},
+};
+
+static const hh_command command = {
+    .verb = "plan",
+    .summary = "memory that a model needs, before loading it",
+    .words = "MODEL",
+    .description = "Prints what running MODEL at a context of --ctx tokens takes, part by part, without reading its "
+                   "weights. The KV cache holds "
+                   "the kept heads only; the state of Gated DeltaNet heads does not grow with the context.",
+    .example = "hydrahead plan nano --ctx 4096\nhydrahead plan nano --ctx 256 --batch 32 --train",
+    .options = options,
+    .min_words = 1,
+    .max_words = 1,
+};
+
+typedef struct row {
+    const char *key, *what;
+    double bytes;
+} row;
+
+enum { MAX_ROWS = 12 };
+typedef struct table {
+    row row[MAX_ROWS];
+    int n;
+} table;
+
+static void add(table *t, const char *key, const char *what, double bytes) {
+    HH_ASSERT(t->n < MAX_ROWS);
+    if (bytes > 0) t->row[t->n++] = (row){.key = key, .what = what, .bytes = bytes};
+}
+
+static void plan_inference(table *t, const hh_config *c) {
+    const hh_dtype type = strcmp(kv, "bf16") ? HH_DTYPE_F32 : HH_DTYPE_BF16;
+    const hh_session_options o = {.context = ctx, .chunk = chunk, .kv_dtype = type};
+    const double cache = (double)hh_cache_bytes(c, ctx, type), fixed = (double)hh_cache_bytes(c, 0, type);
+    add(t, "kv_cache", "KV cache of the kept heads", (double)batch * (cache - fixed));
+    add(t, "states", "states of the linear heads", (double)batch * fixed);
+    add(t, "activations", "activations of one pass", (double)batch * ((double)hh_session_bytes(c, &o) - cache));
+}
+
+static void plan_training(table *t, const hh_config *c, double weights) {
+    add(t, "gradients", "gradients", weights);
+    add(t, "moments", "moments of AdamW", 2 * weights);
+    add(t, "activations", "activations of all layers", (double)hh_run_bytes(c, ctx * batch, batch, HH_RUN_TRAINING));
+}
+
+static hh_code make(table *t, const char *path, hh_error *err) {
+    hh_backend *be = NULL;
+    hh_tokenizer *tokenizer = NULL;
+    hh_config *c = hh_alloc(sizeof *c);
+    size_t arena, mapped;
+    hh_code code = hh_cli_backend(&common, &be, err);
+    if (code == HH_OK)
+        code = hh_model_measure(path, be, train ? HH_LOAD_REAL : HH_LOAD_STORED, c, &arena, &mapped, err);
+    if (code == HH_OK) {
+        hh_error none = {0};
+        if (hh_cli_tokenizer(&tokenizer, path, &none) != HH_OK) tokenizer = NULL; /* ids alone need none */
+        add(t, "program", "program, libraries and tokenizer, as now", (double)hh_cli_resident_bytes());
+        add(t, "weights", "weights in memory of their own", (double)arena);
+        add(t, "mapped", "weights used from the file", (double)mapped);
+        if (train) {
+            plan_training(t, c, (double)arena);
+        } else {
+            plan_inference(t, c);
+        }
+        add(t, "scratch", "scratch of the operations",
+            (double)be->n_threads * HH_THREAD_SCRATCH_BYTES + (train ? (double)HH_SCRATCH_BYTES : 0));
+    }
+    hh_tokenizer_close(tokenizer);
+    hh_backend_close(be);
+    hh_free(c);
+    return code;
+}
+
+static void print_table(const table *t, const char *path) {
+    double total = 0;
+    char text[32];
+    for (int i = 0; i < t->n; i++) total += t->row[i].bytes;
+    if (json) {
+        json_t *o = json_pack("{s:s, s:I, s:I}", "model", path, "context", (json_int_t)ctx, "batch", (json_int_t)batch);
+        for (int i = 0; i < t->n; i++) json_object_set_new(o, t->row[i].key, json_integer((json_int_t)t->row[i].bytes));
+        json_object_set_new(o, "total", json_integer((json_int_t)total));
+        json_dumpf(o, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(o);
+        return;
+    }
+    printf("%s, %lld tokens of context, %lld sequence%s%s\n", path, (long long)ctx, (long long)batch,
+           batch == 1 ? "" : "s", train ? ", training" : "");
+    for (int i = 0; i < t->n; i++) {
+        hh_cli_bytes_text(t->row[i].bytes, text);
+        printf("  %-42s %10s\n", t->row[i].what, text);
+    }
+    hh_cli_bytes_text(total, text);
+    printf("  %-42s %10s\n", "all", text);
+}
+
+int hh_cmd_plan(int argc, char **argv) {
+    hh_words words;
+    int code;
+    if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
+    hh_error err = {0};
+    table t = {0};
+    if (make(&t, words.word[0], &err) == HH_OK) print_table(&t, words.word[0]);
+    hh_words_release(&words);
+    return err.code == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
+}
