@@ -26,7 +26,7 @@ CHECK_PACKAGES := $(CLANG_PACKAGES) clang-format
 LIBS     := jansson libpcre2-8 libutf8proc zlib
 
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes \
-           -Wmissing-prototypes -Wvla -Wno-string-conversion $(if $(WERROR),-Werror)
+           -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),-Wno-string-conversion) $(if $(WERROR),-Werror)
 OPT     ?= -O2
 CFLAGS  ?= -g
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(OPT) -fno-math-errno -fopenmp -fPIC -fvisibility=hidden $(WARN) -Isrc -Iinclude \

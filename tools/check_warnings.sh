@@ -4,7 +4,8 @@
 compiler=$1
 command -v "$compiler" >/dev/null || { echo "$compiler is not there"; exit 1; }
 flags="-std=c11 -D_GNU_SOURCE -fopenmp -fsyntax-only -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
-       -Wmissing-prototypes -Wvla -Wno-string-conversion -Werror -Isrc -Iinclude"
+       -Wmissing-prototypes -Wvla -Werror -Isrc -Iinclude"
+[ "$compiler" = gcc ] || flags="$flags -Wno-string-conversion"
 jobs=$(nproc 2>/dev/null || echo 2)
 bad=0
 each() { # each FLAGS...: reads paths

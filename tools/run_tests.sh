@@ -6,7 +6,7 @@ shift
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 : "${TSAN_OPTIONS:=suppressions=tools/tsan.supp ignore_noninstrumented_modules=1}"
-: "${ASAN_OPTIONS:=detect_leaks=1}"
+: "${ASAN_OPTIONS:=detect_leaks=1 allocator_may_return_null=1}"
 : "${LSAN_OPTIONS:=suppressions=tools/lsan.supp print_suppressions=0}"
 export TSAN_OPTIONS ASAN_OPTIONS LSAN_OPTIONS
 passed=0 failed=0 skipped=0 broken=

@@ -77,8 +77,7 @@ static hh_code parse(const char *line) {
     hh_words_release(&words);
     snprintf(copy, sizeof copy, "%s", line);
     for (char *p = copy, *word; (word = strsep(&p, " "));) {
-        if (strcmp(word, "''") == 0) word = (char[]){""};
-        argv[argc++] = strcmp(word, "") == 0 ? (char *)"" : word;
+        argv[argc++] = strcmp(word, "''") == 0 ? (char *)"" : word;
     }
     return hh_options_parse(&command, argc, argv, &words, &help, &err);
 }
