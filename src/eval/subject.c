@@ -1,0 +1,130 @@
+/* Models under measurement and the shapes of results; see subject.h. */
+#include "eval/subject.h"
+
+#include "base/filemap.h"
+#include "report/report.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static hh_code open_subject(hh_subject *s, hh_backend *be, const char *name, hh_error *err) {
+    char *path;
+    json_t *readable = json_string(name);
+    json_decref(readable);
+    if (!readable)
+        return hh_fail(err, HH_EINVAL, "%s: a model's path must be UTF-8, for results are kept under it", name);
+    s->name = name;
+    HH_TRY(hh_model_locate(&path, name, err));
+    hh_code code = hh_model_open(&s->model, be, path, HH_LOAD_STORED, err);
+    if (code == HH_OK) code = hh_tokenizer_open(&s->tokenizer, path, err);
+    if (code == HH_OK && hh_tokenizer_vocab_size(s->tokenizer) > s->model->config.vocab)
+        code = hh_fail(err, HH_EFORMAT, "%s: its tokenizer has %lld tokens, its model %lld", name,
+                       (long long)hh_tokenizer_vocab_size(s->tokenizer), (long long)s->model->config.vocab);
+    hh_free(path);
+    return code;
+}
+
+hh_code hh_subjects_open(hh_subject **out, hh_backend *be, const hh_words *names, hh_error *err) {
+    hh_subject *s = hh_alloc((size_t)names->n * sizeof *s);
+    hh_code code = HH_OK;
+    for (int64_t i = 0; i < names->n && code == HH_OK; i++) {
+        for (int64_t j = 0; j < i; j++)
+            if (strcmp(names->word[i], names->word[j]) == 0)
+                code = hh_fail(err, HH_EINVAL, "%s is given twice; results are kept by name", names->word[i]);
+        if (code == HH_OK) code = open_subject(&s[i], be, names->word[i], err);
+    }
+    *out = s;
+    if (code == HH_OK) return HH_OK;
+    hh_subjects_close(s, names->n);
+    *out = NULL;
+    return code;
+}
+
+void hh_subjects_close(hh_subject *s, int64_t n) {
+    for (int64_t i = 0; s && i < n; i++) {
+        if (s[i].model) hh_model_close(s[i].model);
+        if (s[i].tokenizer) hh_tokenizer_close(s[i].tokenizer);
+    }
+    hh_free(s);
+}
+
+void hh_subject_end_ids(const hh_subject *s, hh_ids *out) {
+    int64_t n;
+    const int32_t *ids = hh_tokenizer_end_ids(s->tokenizer, &n);
+    out->len = 0;
+    hh_ids_append(out, ids, n);
+    hh_ids_append(out, s->model->config.end_ids, s->model->config.n_end_ids);
+}
+
+static uint64_t add_file(uint64_t h, const char *path) {
+    struct stat s;
+    if (stat(path, &s)) return h;
+    int64_t facts[] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
+    return hh_hash64(facts, sizeof facts, h);
+}
+
+uint64_t hh_subject_key(const hh_subject *s) {
+    static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json",
+                                        "tokenizer.json", "tokenizer.gguf"};
+    const char *path = s->model->path;
+    uint64_t h = add_file(hh_hash64(s->name, strlen(s->name), 7), path);
+    for (size_t i = 0; i < sizeof files / sizeof *files && hh_is_directory(path); i++) {
+        char *file = hh_path_join(path, files[i]);
+        h = add_file(h + i, file);
+        hh_free(file);
+    }
+    return h;
+}
+
+static int add_text(const char *text, size_t n, void *out) {
+    hh_buf_add(out, text, n);
+    return 0;
+}
+
+hh_code hh_results_write(const char *path, json_t *results, hh_error *err) {
+    hh_buf out = {0};
+    int failed = json_dump_callback(results, add_text, &out, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+    HH_ASSERT(!failed);
+    json_decref(results);
+    hh_buf_puts(&out, "\n");
+    hh_code code = hh_file_write(path, out.data, out.len, err);
+    hh_buf_release(&out);
+    return code;
+}
+
+char *hh_results_beside(const char *path, const char *extension) {
+    size_t len = strlen(path);
+    if (len > 5 && strcmp(path + len - 5, ".json") == 0) len -= 5;
+    return hh_sprintf("%.*s%s", (int)len, path, extension);
+}
+
+void hh_cells_add(hh_cells *t, const char *format, ...) {
+    va_list args, again;
+    HH_ASSERT(t->cols > 0);
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    HH_ASSERT(n >= 0);
+    if (t->n % t->cols == 0) t->cell = hh_realloc(t->cell, (size_t)(++t->rows * t->cols) * sizeof *t->cell);
+    char *text = hh_alloc((size_t)n + 1);
+    vsnprintf(text, (size_t)n + 1, format, again);
+    va_end(again);
+    t->cell[t->n++] = text;
+}
+
+void hh_cells_print(const hh_cells *t, bool page, hh_buf *out) {
+    HH_ASSERT(t->n == t->rows * t->cols);
+    if (page)
+        hh_page_table(out, (const char *const *)t->cell, t->rows, t->cols);
+    else
+        hh_terminal_table(out, (const char *const *)t->cell, t->rows, t->cols);
+}
+
+void hh_cells_release(hh_cells *t) {
+    for (int64_t i = 0; i < t->n; i++) hh_free(t->cell[i]);
+    hh_free(t->cell);
+    *t = (hh_cells){0};
+}
