@@ -132,6 +132,15 @@ static hh_code read_dimensions(reader *r, hh_config *c, hh_error *err) {
     return HH_OK;
 }
 
+/* One part of several holds only some of the tensors. */
+static hh_code refuse_parts(const reader *r, hh_error *err) {
+    int64_t parts;
+    if (!hh_gguf_int(r->g, "split.count", &parts) || parts <= 1) return HH_OK;
+    return hh_fail(err, HH_EUNSUPPORTED,
+                   "%s: one of %lld parts (key 'split.count'); merge them with llama-gguf-split --merge", r->path,
+                   (long long)parts);
+}
+
 /* Keys that would change the result unless they are absent or neutral. */
 static hh_code refuse_other_models(reader *r, hh_error *err) {
     static const struct {
@@ -302,6 +311,7 @@ hh_code hh_config_read_gguf(hh_config *c, const hh_store *store, hh_error *err) 
     reader r = {.g = hh_store_gguf(store), .store = store, .path = hh_store_path(store)};
     hh_config_init(c);
     HH_TRY(read_family(&r, c, err));
+    HH_TRY(refuse_parts(&r, err));
     HH_TRY(refuse_other_models(&r, err));
     HH_TRY(read_dimensions(&r, c, err));
     HH_TRY(read_ids(&r, c, err));

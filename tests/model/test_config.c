@@ -396,6 +396,9 @@ static void add_long_type(hh_buf *b) {
 static void add_values(hh_buf *b) {
     gguf_key_u32(b, "llama.attention.value_length", 8);
 }
+static void add_parts(hh_buf *b) {
+    gguf_key_u32(b, "split.count", 3);
+}
 static void add_theta(hh_buf *b) {
     gguf_key_f32(b, "llama.rope.freq_base", 500000);
 }
@@ -426,6 +429,7 @@ static void gguf_asks_for_what_is_not_computed(void **state) {
     assert_refused(read_gguf("llama", 1, add_longrope, NULL), HH_EUNSUPPORTED, "rope.scaling.type", "longrope");
     assert_refused(read_gguf("llama", 1, add_long_type, NULL), HH_EFORMAT, "rope.scaling.type");
     assert_refused(read_gguf("llama", 1, add_values, NULL), HH_EUNSUPPORTED, "attention.value_length", "8", "4");
+    assert_refused(read_gguf("llama", 1, add_parts, NULL), HH_EUNSUPPORTED, "model.gguf", "3 parts");
     assert_refused(read_gguf("qwen3", 0, NULL, NULL), HH_EUNSUPPORTED, "model.gguf", "attn_q_norm");
     assert_refused(read_gguf("qwen2", 0, NULL, NULL), HH_EUNSUPPORTED, "model.gguf", "attn_q.bias");
 }
