@@ -1,6 +1,6 @@
 /* `diff`: where do two models part? The same tokens through both, layer by layer, and their logits. */
 #include "base/filemap.h"
-#include "cli/ids.h"
+#include "cli/idlist.h"
 #include "cli/opened.h"
 
 #include <jansson.h>

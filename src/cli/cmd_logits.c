@@ -1,6 +1,6 @@
 /* `logits`: what the model says of every next token, as a NumPy array. Needs no tokenizer: ids go in. */
 #include "cli/cli.h"
-#include "cli/ids.h"
+#include "cli/idlist.h"
 #include "format/npy.h"
 #include "model/forward.h"
 

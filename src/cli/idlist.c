@@ -1,5 +1,5 @@
 /* Token ids on the command line; see ids.h. */
-#include "cli/ids.h"
+#include "cli/idlist.h"
 
 #include "base/filemap.h"
 

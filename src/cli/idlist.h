@@ -1,6 +1,6 @@
 /* Token ids on the command line: "1,2,3", or a file of such numbers. */
-#ifndef HH_CLI_IDS_H
-#define HH_CLI_IDS_H
+#ifndef HH_CLI_IDLIST_H
+#define HH_CLI_IDLIST_H
 
 #include "text/tokenizer.h"
 
