@@ -129,15 +129,52 @@ static void pieces_give_the_same_bits(void **state) {
     guarded_release();
 }
 
+/* Gradients of packed spans that start at position 0. */
+static void compare_backward(problem *p, const char *what) {
+    hh_tensor k = guarded_3d(HH_DTYPE_REAL, p->T, p->G, p->D, 5), v = guarded_3d(HH_DTYPE_REAL, p->T, p->G, p->D, 1);
+    hh_tensor do_ = guarded_3d(HH_DTYPE_REAL, p->T, p->Hq, p->D, 2),
+              o = guarded_3d(HH_DTYPE_REAL, p->T, p->Hq, p->D, 0);
+    hh_tensor lse = guarded_2d(HH_DTYPE_REAL, p->T, p->Hq, 3), dq[2], dk[2], dv[2];
+    fill_normal(k, 2, 1.0), fill_normal(v, 3, 1.0), fill_normal(do_, 4, 1.0);
+    for (int64_t s = 0; s < p->n_spans; s++)
+        p->kv[s] =
+            (hh_kv){hh_tensor_rows(k, p->span[s].lo, p->span[s].hi), hh_tensor_rows(v, p->span[s].lo, p->span[s].hi)};
+    reference->ops->attention_fwd(reference, o, lse, p->q, p->kv, p->span, p->n_spans, p->kv_of_q, p->base);
+    for (int i = 0; i < 2; i++) {
+        hh_backend *be = i ? fast : reference;
+        dq[i] = guarded_3d(HH_DTYPE_REAL, p->T, p->Hq, p->D, 1), dk[i] = guarded_3d(HH_DTYPE_REAL, p->T, p->G, p->D, 2);
+        dv[i] = guarded_3d(HH_DTYPE_REAL, p->T, p->G, p->D, 3);
+        be->ops->attention_bwd(be, dq[i], dk[i], dv[i], do_, p->q, k, v, o, lse, p->span, p->n_spans, p->kv_of_q,
+                               p->base);
+        assert_int_equal(be->scratch.used, 0);
+    }
+    check_close(dq[1], dq[0], 1e-5, what), check_close(dk[1], dk[0], 1e-5, what), check_close(dv[1], dv[0], 1e-5, what);
+    guarded_release();
+}
+
+static void gradients(void **state) {
+    (void)state;
+    const hh_span span[5] = {{0, 1, 0}, {1, 1, 0}, {1, 40, 0}, {40, 55, 0}, {55, 260, 0}};
+    const int64_t D[] = {5, 32, 40, 64, 96, 128};
+    for (size_t i = 0; i < sizeof D / sizeof *D; i++) {
+        problem p = make(5, 3, D[i], span, 5);
+        compare_backward(&p, "attention gradients of some width");
+    }
+    for (int64_t heads = 1; heads <= 9; heads += 4) {
+        problem p = make(heads, 1, 32, &span[4], 1);
+        p.T = 260, p.base = 0;
+        p.span[0] = (hh_span){0, 260, 0};
+        compare_backward(&p, "attention gradients of some group");
+    }
+}
+
 static int run_all(const char *isa, int n_threads, const char *name) {
     fast = open_backend(isa, n_threads);
     if (!fast) return 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widths_and_groups),
-        cmocka_unit_test(caches_of_every_type),
-        cmocka_unit_test(single_tokens),
-        cmocka_unit_test(large_logits),
-        cmocka_unit_test(pieces_give_the_same_bits),
+        cmocka_unit_test(widths_and_groups), cmocka_unit_test(caches_of_every_type),
+        cmocka_unit_test(single_tokens),     cmocka_unit_test(large_logits),
+        cmocka_unit_test(gradients),         cmocka_unit_test(pieces_give_the_same_bits),
     };
     int failed = cmocka_run_group_tests_name(name, tests, NULL, NULL);
     hh_backend_close(fast);

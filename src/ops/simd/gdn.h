@@ -25,17 +25,12 @@ typedef struct hh_gdn_chunk {
     float last;                                                      /* e^{G_n} */
 } hh_gdn_chunk;
 
-static inline int64_t hh_gdn_ld(int64_t D) {
-    const int64_t cols = hh_panel_round(D);
-    return cols % 32 ? cols : cols + 16;
-}
-
 static inline float *hh_gdn_rows(hh_arena *a, int64_t rows, int64_t ld) {
     return hh_arena_alloc(a, sizeof(float) * (size_t)(rows * ld));
 }
 
 static inline void hh_gdn_chunk_place(hh_gdn_chunk *c, hh_arena *a, int64_t D) {
-    const int64_t n = HH_GDN_CHUNK, ld = hh_gdn_ld(D);
+    const int64_t n = HH_GDN_CHUNK, ld = hh_panel_ld(D);
     c->D = D, c->cols = hh_panel_round(D), c->ld = ld;
     c->Q = hh_gdn_rows(a, n, ld), c->K = hh_gdn_rows(a, n, ld), c->V = hh_gdn_rows(a, n, ld);
     c->R = hh_gdn_rows(a, n, ld), c->Vh = hh_gdn_rows(a, n, ld), c->KS = hh_gdn_rows(a, n, ld);

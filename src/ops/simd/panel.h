@@ -24,6 +24,12 @@ static inline int64_t hh_panel_round(int64_t n) {
     return (n + HH_PANEL - 1) / HH_PANEL * HH_PANEL;
 }
 
+/* A row length for whole panels that is an odd number of cache lines, so that rows do not compete for the same sets. */
+static inline int64_t hh_panel_ld(int64_t n) {
+    const int64_t cols = hh_panel_round(n);
+    return cols % 32 ? cols : cols + 16;
+}
+
 typedef struct hh_factor {
     const float *at;
     int64_t row, col; /* strides */
