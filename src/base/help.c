@@ -7,6 +7,13 @@
 
 enum { WIDTH = 80 };
 
+/* How much of a word that is longer than a line goes onto this one: up to its last comma or bar that has room. */
+static size_t cut_word(const char *word, size_t n, size_t room) {
+    for (size_t i = n < room ? n : room; i > 1; i--)
+        if (word[i - 1] == ',' || word[i - 1] == '|') return i;
+    return n;
+}
+
 /* Words of text filled into lines; `column` is where the cursor stands, later lines start at `indent`. A newline in the
  * text is a blank, a blank line a new paragraph. */
 static void fill(hh_buf *out, const char *text, size_t column, size_t indent) {
@@ -24,6 +31,12 @@ static void fill(hh_buf *out, const char *text, size_t column, size_t indent) {
         } else if (!first) {
             hh_buf_puts(out, " ");
             column++;
+        }
+        for (size_t part; column + n > WIDTH && (part = cut_word(text, n, WIDTH - column)) < n;
+             n -= part, text += part) {
+            hh_buf_add(out, text, part);
+            hh_buf_printf(out, "\n%*s", (int)indent, "");
+            column = indent;
         }
         hh_buf_add(out, text, n);
         column += n;
@@ -57,17 +70,25 @@ static void default_text(const hh_option *o, char *out, size_t size) {
     }
 }
 
+/* A choice between few words shows them where others show "N" or "FILE"; many are listed in the text. */
+static bool shows_choices(const hh_option *o) {
+    return o->kind == HH_OPTION_CHOICE && !o->argument && strlen(o->choices) <= 40;
+}
+
+static const char *argument_text(const hh_option *o) {
+    if (shows_choices(o)) return o->choices;
+    return o->argument ? o->argument : "WORD";
+}
+
 static void option_help(const hh_option *o, hh_buf *out) {
-    bool choice = o->kind == HH_OPTION_CHOICE && !o->argument;
     char letter[8] = "    ", note[300];
     if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
     default_text(o, note, sizeof note);
     bool takes = o->kind != HH_OPTION_FLAG;
-    const char *argument = choice ? o->choices : o->argument;
-    char *head = hh_sprintf("  %s--%s%s%s", letter, o->name, takes ? " " : "", takes ? argument : "");
+    char *head = hh_sprintf("  %s--%s%s%s", letter, o->name, takes ? " " : "", takes ? argument_text(o) : "");
     hh_buf text = {0};
     hh_buf_puts(&text, o->help);
-    if (o->kind == HH_OPTION_CHOICE && !choice) hh_buf_printf(&text, " (%s)", o->choices);
+    if (o->kind == HH_OPTION_CHOICE && !shows_choices(o)) hh_buf_printf(&text, " (%s)", o->choices);
     if (*note) hh_buf_printf(&text, " (%s)", note);
     size_t column = strlen(head), indent = 28;
     hh_buf_puts(out, head);
@@ -142,12 +163,12 @@ static void roff_option(hh_buf *out, const hh_option *o) {
     hh_buf_puts(out, "\\fR");
     if (o->kind != HH_OPTION_FLAG) {
         hh_buf_puts(out, " \\fI");
-        roff_text(out, o->argument ? o->argument : o->choices);
+        roff_text(out, argument_text(o));
         hh_buf_puts(out, "\\fR");
     }
     hh_buf_puts(out, "\n");
     roff_text(out, o->help);
-    if (o->kind == HH_OPTION_CHOICE && o->argument) {
+    if (o->kind == HH_OPTION_CHOICE && !shows_choices(o)) {
         hh_buf_puts(out, " (");
         roff_text(out, o->choices);
         hh_buf_puts(out, ")");

@@ -104,8 +104,7 @@ static const hh_command command = {
                    "calibration text.\n\n"
                    "The hybrid is a Hugging Face directory; it is not useful before it is trained (`hydrahead train`, "
                    "stages align and distill).",
-    .example = "hydrahead select tests/convert/golden/heads.json --heads 4 --out $TMP/plan.json\n"
-               "hydrahead convert nano --plan $TMP/plan.json --out $TMP/hybrid",
+    .example = "hydrahead convert nano --plan nano-plan.json --out nano-hybrid",
     .options = options,
     .min_words = 1,
     .max_words = 1,

@@ -82,7 +82,7 @@ static const hh_command command = {
         "first-order attribution is given beside them with its rank correlation.\n\nWrites DIR/heads.json for "
         "`hydrahead select` and "
         "DIR/heads.html to look at.",
-    .example = "hydrahead probe nano --tasks niah_book --samples 2 --senders 4 --out /tmp/probe-nano",
+    .example = "hydrahead probe nano --tasks niah_book --samples 2 --senders 4 --out nano-heads",
     .options = options,
     .min_words = 1,
     .max_words = 1};

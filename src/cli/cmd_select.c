@@ -75,7 +75,7 @@ static const hh_command command = {
         "Heads of equal score are ranked by their mean indirect effect, then by attribution; the plan says for each "
         "kept "
         "head which measure decided.",
-    .example = "hydrahead select tests/convert/golden/heads.json --heads 4 --out $TMP/plan.json",
+    .example = "hydrahead select nano-heads/heads.json --heads 4 --out nano-plan.json",
     .options = options,
     .min_words = 1,
     .max_words = 1,

@@ -161,7 +161,8 @@ static const hh_command command = {
                    "nothing. DIR is a checkpoint like any other, with a log.jsonl of every step's loss, gradient norm, "
                    "rate and speed.",
     .example =
-        "hydrahead train nano --stage extend --data README.md --length 64 --batch 2 --steps 2 --out $TMP/extended",
+        "hydrahead train nano-hybrid --teacher nano --stage align --data models/nano/text_valid.txt.gz --length 128 "
+        "--batch 4 --steps 3 --out nano-aligned",
     .options = options,
     .min_words = 1,
     .max_words = 1,

@@ -58,8 +58,10 @@ static void check_help(const char *verb) {
     assert_string_equal(errors.data, "");
     assert_non_null(strstr(out.data, "\nUsage: hydrahead "));
     assert_non_null(strstr(out.data, "\nExample:\n  hydrahead "));
+    /* Only command lines, in the usage and in the examples, may be wider than 80 columns. */
     for (const char *line = out.data; *line; line += strcspn(line, "\n") + 1)
-        if (strcspn(line, "\n") > 100) fail_msg("the help of %s has a line of more than 100 columns", verb);
+        if (strcspn(line, "\n") > 80 && strncmp(line, "  hydrahead ", 12) != 0 && strncmp(line, "Usage: ", 7) != 0)
+            fail_msg("the help of %s has a line of more than 80 columns: %.60s...", verb, line);
     assert_int_equal(run_verb("hydrahead help --man %s", verb), 0);
     assert_memory_equal(out.data, ".TH HYDRAHEAD", 13);
     assert_int_equal(run_verb("hydrahead help %s > /dev/full", verb), 1);
