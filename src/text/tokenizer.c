@@ -96,8 +96,9 @@ hh_code hh_tokenizer_encode(const hh_tokenizer *t, const char *text, size_t len,
     hh_regex_scratch_release(&e.regex);
     hh_buf_release(&e.normal);
     hh_buf_release(&e.shadow);
-    if (code != HH_OK) out->len = before;
-    return code;
+    if (code == HH_OK) return HH_OK;
+    out->len = before;
+    return hh_fail_in(err, "%s", t->path);
 }
 
 const char *hh_tokenizer_token(const hh_tokenizer *t, int32_t id, size_t *len) {
