@@ -19,9 +19,13 @@ static hh_code read_vocab(hh_tokenizer *t, hh_json_object model, hh_error *err) 
     if (!json_is_object(vocab)) return hh_json_refuse(model, "vocab", HH_EFORMAT, "an object", err);
     const char *token;
     json_t *id;
+    /* Ids may have holes, but a table by id must not be much larger than the file. */
+    json_int_t limit = 4 * (json_int_t)json_object_size(vocab) + 4096;
+    if (limit > HH_VOCAB_MAX_ID) limit = HH_VOCAB_MAX_ID;
     json_object_foreach(vocab, token, id) {
         json_int_t n = json_integer_value(id);
-        if (!json_is_integer(id) || n < 0 || n > HH_VOCAB_MAX_ID) return fail_token(t, token, "has no proper id", err);
+        if (!json_is_integer(id) || n < 0) return fail_token(t, token, "has no proper id", err);
+        if (n > limit) return fail_token(t, token, "has an id far beyond the number of tokens", err);
         if (n < t->vocab.size && t->vocab.flags[n]) return fail_token(t, token, "has the id of another token", err);
         hh_vocab_set_written(&t->vocab, (int32_t)n, token, strlen(token), 0);
     }

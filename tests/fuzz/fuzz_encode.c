@@ -11,7 +11,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const rules[] = {
-    NULL,
+    " ?\\p{N}+|\\S",
     HH_PATTERN_GPT2,
     HH_PATTERN_LLAMA3,
     HH_PATTERN_QWEN2,
@@ -32,15 +32,13 @@ static void open_all(void) {
     HH_ASSERT(json);
     for (int i = 0; i < 2 * N_RULES; i++) {
         const char *pattern = rules[i % N_RULES];
-        if (pattern) {
-            char *text = hh_sprintf("%s%s", i < N_RULES ? "" : "(?:)", pattern);
-            json_object_set_new(json, "pre_tokenizer",
-                                json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]}", "type", "Sequence",
-                                          "pretokenizers", "type", "Split", "pattern", "Regex", text, "behavior",
-                                          "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0,
-                                          "use_regex", 0));
-            hh_free(text);
-        }
+        char *whole = hh_sprintf("%s%s", i < N_RULES ? "" : "(?:)", pattern);
+        json_object_set_new(json, "pre_tokenizer",
+                            json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]}", "type", "Sequence",
+                                      "pretokenizers", "type", "Split", "pattern", "Regex", whole, "behavior",
+                                      "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0, "use_regex",
+                                      0));
+        hh_free(whole);
         char *text = json_dumps(json, 0);
         HH_ASSERT(hh_tokenizer_parse_json(&tokenizers[i], "nano", text, strlen(text), &err) == HH_OK);
         hh_free(text);
