@@ -4,6 +4,7 @@
 #   HOSTILE=1                      failing allocator, NaN-filled memory
 #   CC=clang                       another compiler, in its own folder
 #   WERROR=1                       warnings are errors
+#   V=1                            whole command lines
 #
 # Every source under src/ but src/cli/ goes into the library, twice: once with float activations and once in double
 # precision, the oracle of the gradient tests. src/ops/simd/*.c is compiled once for each instruction set.
@@ -72,6 +73,9 @@ BENCH_BIN  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard bench/*.c)
 JOBS    = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
 SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 
+# Commands are shown in short; V=1 shows them whole, -s not at all.
+SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) $@";) )
+
 .PHONY: all demo test check format docs bench fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
@@ -87,48 +91,48 @@ deps:
 
 $(BUILD)/obj/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -c $< -o $@
+	$(call SAY,CC)$(CC) $(ALL_CFLAGS) -c $< -o $@
 
 $(BUILD)/dbl/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE -c $< -o $@
+	$(call SAY,CC)$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE -c $< -o $@
 
 define isa_rule
 $(BUILD)/obj/$(1)/%.o: src/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(ALL_CFLAGS) -O3 -ffp-contract=fast $$(ISA_$(1)) -DHH_ISA=$(1) -c $$< -o $$@
+	$$(call SAY,CC)$$(CC) $$(ALL_CFLAGS) -O3 -ffp-contract=fast $$(ISA_$(1)) -DHH_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 $(BUILD)/obj/ops/cpu.o: CFLAGS += $(foreach i,$(ISAS),-DHH_HAVE_$(i))
 
 $(BUILD)/libhydrahead.a: $(LIB_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call SAY,AR)ar rcs $@ $^
 
 $(BUILD)/libhydrahead_double.a: $(DBL_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call SAY,AR)ar rcs $@ $^
 
 $(BUILD)/hydrahead: $(CLI_OBJ) $(BUILD)/libhydrahead.a
-	$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 TEST_FLAGS = -Itests -Wno-missing-prototypes
 
 $(BUILD)/obj/tests/support/%.o: tests/support/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) -c $< -o $@
+	$(call SAY,CC)$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) -c $< -o $@
 
 $(BUILD)/dbl/tests/support/%.o: tests/support/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) -c $< -o $@
+	$(call SAY,CC)$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) -c $< -o $@
 
 $(BUILD)/tests/%: tests/%.c $(SUPPORT) $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) $(LDFLAGS) $< $(SUPPORT) $(BUILD)/libhydrahead.a -lcmocka $(LDLIBS) -o $@
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) $(LDFLAGS) $< $(SUPPORT) $(BUILD)/libhydrahead.a -lcmocka $(LDLIBS) -o $@
 
 $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%): $(BUILD)/tests/%: tests/%.c $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) $(LDFLAGS) $< $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a -lcmocka $(LDLIBS) -o $@
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) $(LDFLAGS) $< $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a -lcmocka $(LDLIBS) -o $@
 
 tests: program $(TEST_BIN)
 
@@ -162,7 +166,7 @@ fuzzers: $(FUZZ_BIN)
 
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) -fsanitize=fuzzer,address $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) -fsanitize=fuzzer,address $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
 
 bench: deps
 	@$(SUBMAKE) program benches
@@ -172,7 +176,7 @@ benches: $(BENCH_BIN)
 
 $(BUILD)/bench/%: bench/%.c $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -Wno-missing-prototypes $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) -Wno-missing-prototypes $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
 
 # Models that are too large for the repository; tests that need one say so and skip when it is absent.
 models:

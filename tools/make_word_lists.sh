@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.." || exit 1
 {
     echo "/* Made by tools/make_word_lists.sh from src/data/words/ (MIT, see LICENSE there): wonderwords' adjectives and nouns. */"
     echo '#include "data/ruler_words.h"'
+    echo '/* clang-format off */'
     for list in adjectives nouns; do
         suffix=; [ $list = adjectives ] && suffix=-
         sed 's/[[:space:]]*$//' src/data/words/$list.txt | sed "s/\$/$suffix/" | LC_ALL=C sort -u | awk -v list=$list '

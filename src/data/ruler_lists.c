@@ -1,5 +1,6 @@
 /* Made by tools/make_word_lists.sh from src/data/words/ (MIT, see LICENSE there): wonderwords' adjectives and nouns. */
 #include "data/ruler_words.h"
+/* clang-format off */
 
 const int hh_ruler_n_adjectives = 910;
 const char *const hh_ruler_adjectives[] = {
