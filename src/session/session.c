@@ -85,17 +85,18 @@ static bool row_is_finite(hh_tensor t, int64_t row) {
     return true;
 }
 
-/* The first layer whose kept values show the fault: the stream was damaged before it. */
-static int64_t first_bad_layer(const hh_session *s, int64_t position) {
-    for (int64_t l = 0; l < s->m->config.n_layers; l++) {
-        const struct hh_layer_cache *kept = &s->cache->layer[l];
-        if (kept->k.rank && kept->k.dtype == HH_DTYPE_REAL &&
-            !(row_is_finite(kept->k, position) && row_is_finite(kept->v, position)))
-            return l;
-        for (int64_t h = 0; h < kept->state.dim[0] && kept->state.rank; h++)
-            if (!row_is_finite(kept->state, h)) return l;
+/* Where the fault is first seen: the first layer whose kept values show it, and there the first position. */
+static void find_fault(const hh_session *s, int64_t start, int64_t *layer, int64_t *position) {
+    for (*layer = 0; *layer < s->m->config.n_layers; ++*layer) {
+        const struct hh_layer_cache *kept = &s->cache->layer[*layer];
+        for (int64_t p = start; kept->k.rank && kept->k.dtype == HH_DTYPE_REAL && p < s->cache->length; p++) {
+            if (row_is_finite(kept->k, p) && row_is_finite(kept->v, p)) continue;
+            *position = p;
+            return;
+        }
+        for (int64_t h = 0; kept->state.rank && h < kept->state.dim[0]; h++)
+            if (!row_is_finite(kept->state, h)) return;
     }
-    return s->m->config.n_layers - 1;
 }
 
 /* A value that is not finite fails this request and leaves the session as new. */
@@ -103,13 +104,14 @@ static hh_code check_finite(hh_session *s, hh_tensor final, int64_t start, hh_er
     if (!s->m->be->host_memory) return HH_OK;
     for (int64_t i = 0; i < final.dim[0]; i++) {
         if (row_is_finite(final, i)) continue;
-        int64_t layer = first_bad_layer(s, start + i);
+        int64_t layer, position = start + i;
+        find_fault(s, start, &layer, &position);
         hh_session_reset(s);
         return hh_fail(
             err, HH_ENONFINITE,
             "%s: a value is not finite at position %lld, first seen in layer %lld; HYDRAHEAD_CHECK=nan names the "
             "operation",
-            s->m->path, (long long)(start + i), (long long)layer);
+            s->m->path, (long long)position, (long long)layer);
     }
     return HH_OK;
 }
