@@ -141,6 +141,32 @@ static int rope(hh_backend *be, shape s, hh_tensor *out) {
     return 2;
 }
 
+static int head_weight(hh_backend *be, shape s, hh_tensor *out) {
+    hh_tensor z = matrix(s, 1), w = matrix(s, 0), dw = matrix(s, 2);
+    be->ops->head_weight_fwd(be, w, z);
+    be->ops->head_weight_bwd(be, dw, dw, w);
+    out[0] = w, out[1] = dw;
+    return 2;
+}
+
+/* A first piece with a tail of zeros, an empty one, and the rest as a sequence that goes on. */
+static int conv(hh_backend *be, shape s, hh_tensor *out) {
+    const hh_span span[3] = {{0, s.T / 3, 0}, {s.T / 3, s.T / 3, 4}, {s.T / 3, s.T, 9}};
+    const int64_t n = s.H * s.D;
+    hh_tensor x = guarded_2d(HH_DTYPE_REAL, s.T, n, 3), y = guarded_2d(HH_DTYPE_REAL, s.T, n, 2),
+              dx = guarded_2d(HH_DTYPE_REAL, s.T, n, 1);
+    hh_tensor w = guarded_2d(HH_DTYPE_REAL, n, 4, 0), dw = guarded_2d(HH_DTYPE_REAL, n, 4, 0), tail[3];
+    fill_normal(x, 1, 1.0), fill_normal(w, 2, 1.0), fill_normal(dw, 3, 1.0);
+    for (int i = 0; i < 3; i++) {
+        tail[i] = guarded_2d(HH_DTYPE_REAL, 3, n, 1);
+        fill_normal(tail[i], (uint64_t)(4 + i), 1.0);
+    }
+    be->ops->conv_fwd(be, y, x, w, tail, span, 3);
+    be->ops->conv_bwd(be, dx, dw, y, x, w, span, 3);
+    out[0] = y, out[1] = dx, out[2] = dw, out[3] = tail[0], out[4] = tail[2];
+    return 5;
+}
+
 static void rows_equal_the_reference(void **state) {
     (void)state;
     compare(rmsnorm, "rmsnorm");
@@ -153,6 +179,8 @@ static void rows_equal_the_reference(void **state) {
     compare(gates, "gates");
     compare(gates_in_the_tails, "gates in the tails");
     compare(rope, "rope");
+    compare(head_weight, "head weights");
+    compare(conv, "conv");
 }
 
 static int run_all(const char *isa, int n_threads, const char *name) {
