@@ -13,6 +13,10 @@ void hh_parallel_for(int n_threads, int64_t n, hh_loop_body *body, void *context
     for (int64_t i = 0; i < n; i++) body(context, i, omp_get_thread_num());
 }
 
+void hh_parallel_tame_libraries(void) {
+    omp_set_num_threads(1);
+}
+
 int hh_cpu_count(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) {

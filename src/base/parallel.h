@@ -11,6 +11,9 @@ typedef void hh_loop_body(void *context, int64_t i, int thread);
  * Items are handed out one by one, so they should be of some tens of microseconds. n_threads 1 runs in place. */
 void hh_parallel_for(int n_threads, int64_t n, hh_loop_body *body, void *context);
 
+/* Libraries that make threads of their own keep to the calling thread from here on; hh_parallel_for is not affected. */
+void hh_parallel_tame_libraries(void);
+
 /* Processors that this process may run on (affinity respected), at least 1. */
 int hh_cpu_count(void);
 

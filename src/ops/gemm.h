@@ -1,7 +1,7 @@
 /* Matrix products by oneDNN: the only file that knows it.
  *
- * Float32 only; called from one thread of a parallel loop they run on that thread alone, outside of one on the
- * backend's threads. Row-major; lda, ldb, ldc count elements between rows as stored.
+ * Float32. They run on the calling thread alone: callers share work in tiles (base/parallel.h). Row-major; lda, ldb,
+ * ldc count elements between rows as stored.
  */
 #ifndef HH_OPS_GEMM_H
 #define HH_OPS_GEMM_H

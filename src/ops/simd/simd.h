@@ -175,7 +175,13 @@ static inline bool hh_vany(hh_vi mask) {
 
 /* HH_VW numbers of bf16 or f16 at any address, widened exactly. */
 static inline hh_vf hh_vload_bf16(const uint16_t *p) {
+#if defined(__AVX512F__)
+    return (hh_vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
+#elif defined(__AVX2__)
+    return (hh_vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16);
+#else
     return (hh_vf)(__builtin_convertvector(*(const hh_vu16_any *)p, hh_vu) << 16);
+#endif
 }
 static inline hh_vf hh_vload_f16(const uint16_t *p) {
 #if defined(__AVX512F__)
