@@ -21,6 +21,7 @@ typedef struct rounded {
     const int16_t *q;   /* [T, K] */
     const float *scale; /* [T, K/32] */
     const float *sum;   /* [T, K/32] */
+    const float *pair;  /* [T, K/32, 2]: scale, sum */
 } rounded;
 
 typedef struct job {
@@ -88,113 +89,138 @@ DOT_FLOAT(f16, F16)
 
 #if HH_GROUPS
 
-typedef group unpack_fn(const uint8_t *block, int j);
+typedef bytes32 bytes_fn(const uint8_t *block, int j);
+typedef __m128 pair_fn(const uint8_t *block);
+typedef scales256 scales_fn(const uint8_t *block);
 
-/* acc += d * (q . x) over a group, in lanes. */
-INLINE hh_vf add_group(hh_vf acc, group g, const int16_t *x, float scale) {
+/* acc += d0 (q . x) of the first half + d1 (q . x) of the second, in lanes. `even`: d0 and d1 are one number. */
+INLINE hh_vf add_group(hh_vf acc, bytes32 q, const int16_t *x, float d0, float d1, bool even) {
 #if HH_VW == 16
-    __m512i p = _mm512_madd_epi16(_mm512_cvtepi8_epi16(g.q), _mm512_loadu_si512(x));
-    __m512 d = _mm512_insertf32x8(_mm512_set1_ps(g.d[0] * scale), _mm256_set1_ps(g.d[1] * scale), 1);
+    __m512i p = _mm512_madd_epi16(_mm512_cvtepi8_epi16(_mm256_set_m128i(q.hi, q.lo)), _mm512_loadu_si512(x));
+    __m512 d = _mm512_set1_ps(d0);
+    if (!even) d = _mm512_insertf32x8(d, _mm256_set1_ps(d1), 1);
     return hh_vfma((hh_vf)_mm512_cvtepi32_ps(p), (hh_vf)d, acc);
 #else
-    __m256i lo = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(g.q));
-    __m256i hi = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(g.q, 1));
-    lo = _mm256_madd_epi16(lo, _mm256_loadu_si256((const void *)x));
-    hi = _mm256_madd_epi16(hi, _mm256_loadu_si256((const void *)(x + 16)));
-    hh_vf d0 = hh_vset(g.d[0] * scale);
-    acc = hh_vfma((hh_vf)_mm256_cvtepi32_ps(lo), d0, acc);
-    return hh_vfma((hh_vf)_mm256_cvtepi32_ps(hi), hh_vset(g.d[1] * scale), acc);
+    __m256i lo = _mm256_madd_epi16(_mm256_cvtepi8_epi16(q.lo), _mm256_loadu_si256((const void *)x));
+    __m256i hi = _mm256_madd_epi16(_mm256_cvtepi8_epi16(q.hi), _mm256_loadu_si256((const void *)(x + 16)));
+    if (even) return hh_vfma((hh_vf)_mm256_cvtepi32_ps(_mm256_add_epi32(lo, hi)), hh_vset(d0), acc);
+    acc = hh_vfma((hh_vf)_mm256_cvtepi32_ps(lo), hh_vset(d0), acc);
+    return hh_vfma((hh_vf)_mm256_cvtepi32_ps(hi), hh_vset(d1), acc);
 #endif
 }
 
-/* The same where both halves have one scale. */
-INLINE hh_vf add_even_group(hh_vf acc, group g, const int16_t *x, float scale) {
-#if HH_VW == 16
-    __m512i p = _mm512_madd_epi16(_mm512_cvtepi8_epi16(g.q), _mm512_loadu_si512(x));
-    return hh_vfma((hh_vf)_mm512_cvtepi32_ps(p), hh_vset(g.d[0] * scale), acc);
-#else
-    __m256i lo = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(g.q));
-    __m256i hi = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(g.q, 1));
-    lo = _mm256_madd_epi16(lo, _mm256_loadu_si256((const void *)x));
-    hi = _mm256_madd_epi16(hi, _mm256_loadu_si256((const void *)(x + 16)));
-    return hh_vfma((hh_vf)_mm256_cvtepi32_ps(_mm256_add_epi32(lo, hi)), hh_vset(g.d[0] * scale), acc);
-#endif
-}
-
-INLINE void dot_groups(float *out, unpack_fn *unpack, size_t bytes, int groups, bool has_min, bool even,
-                       const uint8_t *w, const rounded *r, int64_t t, int n, int64_t k) {
-    hh_vf acc[MOST][2] = {{{0}}};
-    float least[MOST] = {0};
-    int64_t n_groups = k / 32;
-    int64_t b = 0;
-    /* Blocks of one group go in pairs, so that a token's sum is not one chain of additions. */
-    for (; b + (groups > 1 ? groups : 2) <= n_groups; b += groups > 1 ? groups : 2)
-#pragma GCC unroll 8
-        for (int j = 0; j < (groups > 1 ? groups : 2); j++) {
-            group g = groups > 1 ? unpack(w, j) : unpack(w + (size_t)j * bytes, 0);
-            for (int i = 0; i < n; i++) {
-                int64_t at = (t + i) * n_groups + b + j;
-                acc[i][j & 1] = even ? add_even_group(acc[i][j & 1], g, r->q + at * 32, r->scale[at])
-                                     : add_group(acc[i][j & 1], g, r->q + at * 32, r->scale[at]);
-                if (has_min) least[i] += g.m * r->sum[at];
-            }
-            if (j + 1 == (groups > 1 ? groups : 2)) w += groups > 1 ? bytes : 2 * bytes;
-        }
-    for (; b < n_groups; b++, w += bytes) {
-        group g = unpack(w, 0);
+/* A row in blocks of 32. d and m meet the token's scale and sum in one product of pairs. Alone a token has two sums, so
+ * that additions do not wait for one another. */
+INLINE void dot_blocks_32(float *out, bytes_fn *bytes_of, pair_fn *pair_of, size_t bytes, bool has_min,
+                          const uint8_t *w, const rounded *r, int64_t t, int n, int64_t k) {
+    hh_vf acc[MOST] = {{0}}, other = {0};
+    __m128 least[MOST];
+    const int64_t blocks = k / 32;
+    const int16_t *x = r->q + t * k;
+    const float *xp = r->pair + 2 * t * blocks;
+    for (int i = 0; i < n; i++) least[i] = _mm_setzero_ps();
+    for (int64_t b = 0; b < blocks; b++, w += bytes, x += 32, xp += 2) {
+        __m128 pair = pair_of(w);
+        bytes32 q = bytes_of(w, 0);
         for (int i = 0; i < n; i++) {
-            int64_t at = (t + i) * n_groups + b;
-            acc[i][0] = add_group(acc[i][0], g, r->q + at * 32, r->scale[at]);
-            if (has_min) least[i] += g.m * r->sum[at];
+            __m128 p = _mm_mul_ps(pair, _mm_castsi128_ps(_mm_loadl_epi64((const void *)(xp + 2 * i * blocks))));
+            acc[i] = add_group(acc[i], q, x + i * k, _mm_cvtss_f32(p), 0, true);
+            if (has_min) least[i] = _mm_add_ps(least[i], p);
+        }
+        if (n == 1) {
+            hh_vf swap = acc[0];
+            acc[0] = other;
+            other = swap;
         }
     }
-    for (int i = 0; i < n; i++) out[i] = hh_vsum(acc[i][0] + acc[i][1]) + least[i];
+    acc[0] += other;
+    for (int i = 0; i < n; i++) out[i] = hh_vsum(acc[i]) + (has_min ? least[i][1] : 0);
 }
 
-#define DOT_GROUPS(type, TYPE, groups, has_min)                                                                        \
+/* A row in blocks of 256. */
+INLINE void dot_blocks_256(float *out, bytes_fn *bytes_of, scales_fn *scales_of, size_t bytes, bool has_min, bool even,
+                           const uint8_t *w, const rounded *r, int64_t t, int n, int64_t k) {
+    hh_vf acc[MOST] = {{0}};
+    __m256 least[MOST];
+    for (int i = 0; i < n; i++) least[i] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < k / 32; b += 8, w += bytes) {
+        scales256 s = scales_of(w);
+        if (has_min)
+            for (int i = 0; i < n; i++)
+                least[i] =
+                    _mm256_fmadd_ps(_mm256_loadu_ps(s.m), _mm256_loadu_ps(r->sum + (t + i) * (k / 32) + b), least[i]);
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) {
+            bytes32 q = bytes_of(w, j);
+            for (int i = 0; i < n; i++) {
+                int64_t at = (t + i) * (k / 32) + b + j;
+                float scale = r->scale[at];
+                acc[i] = add_group(acc[i], q, r->q + at * 32, s.d[2 * j] * scale, s.d[2 * j + 1] * scale, even);
+            }
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        __m128 h = _mm_add_ps(_mm256_castps256_ps128(least[i]), _mm256_extractf128_ps(least[i], 1));
+        h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+        out[i] = hh_vsum(acc[i]) + h[0] + h[1];
+    }
+}
+
+/* One function a type, specialised for the number of tokens. */
+#define DOT(type, call)                                                                                                \
     static void dot_##type(float *out, const uint8_t *w, const rounded *r, int64_t t, int n, int64_t k) {              \
-        const size_t bytes = hh_dtype_block_bytes(HH_DTYPE_##TYPE);                                                    \
-        const bool even = HH_DTYPE_##TYPE != HH_DTYPE_Q6_K;                                                            \
         switch (n) {                                                                                                   \
         case 1:                                                                                                        \
-            dot_groups(out, unpack_##type, bytes, groups, has_min, even, w, r, t, 1, k);                               \
+            call(1);                                                                                                   \
             break;                                                                                                     \
         case 2:                                                                                                        \
-            dot_groups(out, unpack_##type, bytes, groups, has_min, even, w, r, t, 2, k);                               \
+            call(2);                                                                                                   \
             break;                                                                                                     \
         case 3:                                                                                                        \
-            dot_groups(out, unpack_##type, bytes, groups, has_min, even, w, r, t, 3, k);                               \
+            call(3);                                                                                                   \
             break;                                                                                                     \
         default:                                                                                                       \
-            dot_groups(out, unpack_##type, bytes, groups, has_min, even, w, r, t, 4, k);                               \
+            call(4);                                                                                                   \
         }                                                                                                              \
     }
-HH_GROUP_TYPES(DOT_GROUPS)
+#define DOT_Q8_0(n) dot_blocks_32(out, bytes_q8_0, pair_q8_0, 34, false, w, r, t, n, k)
+#define DOT_Q4_0(n) dot_blocks_32(out, bytes_q4_0, pair_q4_0, 18, false, w, r, t, n, k)
+#define DOT_Q4_1(n) dot_blocks_32(out, bytes_q4_1, pair_q4_1, 20, true, w, r, t, n, k)
+#define DOT_Q5_0(n) dot_blocks_32(out, bytes_q5_0, pair_q5_0, 22, false, w, r, t, n, k)
+#define DOT_Q5_1(n) dot_blocks_32(out, bytes_q5_1, pair_q5_1, 24, true, w, r, t, n, k)
+#define DOT_Q4_K(n) dot_blocks_256(out, bytes_q4_k, scales_q4_k, 144, true, true, w, r, t, n, k)
+#define DOT_Q5_K(n) dot_blocks_256(out, bytes_q5_k, scales_q5_k, 176, true, true, w, r, t, n, k)
+#define DOT_Q6_K(n) dot_blocks_256(out, bytes_q6_k, scales_q6_k, 210, false, false, w, r, t, n, k)
+DOT(q8_0, DOT_Q8_0)
+DOT(q4_0, DOT_Q4_0)
+DOT(q4_1, DOT_Q4_1)
+DOT(q5_0, DOT_Q5_0)
+DOT(q5_1, DOT_Q5_1)
+DOT(q4_k, DOT_Q4_K)
+DOT(q5_k, DOT_Q5_K)
+DOT(q6_k, DOT_Q6_K)
 
 /* One token to 16-bit groups. */
-static void round_token(const float *x, int64_t k, int16_t *q, float *scale, float *sum) {
+static void round_token(const float *x, int64_t k, int16_t *q, float *scale, float *sum, float *pair) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
     for (int64_t b = 0; b < k / 32; b++, x += 32, q += 32) {
-        hh_vf top = {0};
-        for (int i = 0; i < 32; i += HH_VW) {
-            hh_vf v = hh_vload(x + i);
-            top = hh_vmax(top, hh_vmax(v, -v));
-        }
-        float most = hh_vmax_of(top), inverse = most > 0 ? 32767.0f / most : 0;
-        hh_vi total = {0};
+        __m256 top = _mm256_setzero_ps();
+        for (int i = 0; i < 32; i += 8) top = _mm256_max_ps(top, _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)));
+        __m128 m = _mm_max_ps(_mm256_castps256_ps128(top), _mm256_extractf128_ps(top, 1));
+        m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+        float most = m[0] > m[1] ? m[0] : m[1], inverse = most > 0 ? 32767.0f / most : 0;
+        __m256i total = _mm256_setzero_si256();
         for (int i = 0; i < 32; i += 8) {
             __m256i v = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(inverse)));
-            __m128i p = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-            _mm_storeu_si128((void *)(q + i), p);
+            total = _mm256_add_epi32(total, v);
+            _mm_storeu_si128((void *)(q + i),
+                             _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
         }
-        for (int i = 0; i < 32; i += HH_VW) {
-            hh_vi v;
-            for (int l = 0; l < HH_VW; l++) v[l] = q[i + l];
-            total += v;
-        }
-        int32_t s = 0;
-        for (int l = 0; l < HH_VW; l++) s += total[l];
-        scale[b] = most / 32767.0f;
-        sum[b] = scale[b] * (float)s;
+        __m128i h = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
+        h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+        int32_t whole = _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
+        scale[b] = pair[2 * b] = most / 32767.0f;
+        sum[b] = pair[2 * b + 1] = scale[b] * (float)whole;
     }
 }
 
@@ -203,8 +229,10 @@ static rounded round_tokens(hh_arena *scratch, hh_tensor x, int64_t k) {
     int16_t *q = hh_arena_alloc(scratch, (size_t)(T * k) * sizeof *q);
     float *scale = hh_arena_alloc(scratch, (size_t)(T * (k / 32)) * sizeof *scale);
     float *sum = hh_arena_alloc(scratch, (size_t)(T * (k / 32)) * sizeof *sum);
-    for (int64_t t = 0; t < T; t++) round_token(hh_row(x, t), k, q + t * k, scale + t * (k / 32), sum + t * (k / 32));
-    return (rounded){q, scale, sum};
+    float *pair = hh_arena_alloc(scratch, (size_t)(2 * T * (k / 32)) * sizeof *pair);
+    for (int64_t t = 0; t < T; t++)
+        round_token(hh_row(x, t), k, q + t * k, scale + t * (k / 32), sum + t * (k / 32), pair + 2 * t * (k / 32));
+    return (rounded){q, scale, sum, pair};
 }
 #endif
 
@@ -221,12 +249,13 @@ static void dot_any(float *out, const job *j, hh_dtype type, const void *row, in
         dot_f16(out, row, j->x, t, n, k);
         return;
 #if HH_GROUPS
-#define CASE(type, TYPE, groups, has_min)                                                                              \
+#define CASE(type, TYPE, has_min)                                                                                      \
     case HH_DTYPE_##TYPE:                                                                                              \
         if (!j->r.q) break;                                                                                            \
         dot_##type(out, row, &j->r, t, n, k);                                                                          \
         return;
-        HH_GROUP_TYPES(CASE)
+        HH_GROUP_TYPES_32(CASE)
+        HH_GROUP_TYPES_256(CASE)
 #undef CASE
 #endif
     default:

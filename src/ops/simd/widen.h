@@ -6,29 +6,44 @@
 
 #if HH_GROUPS
 
-GROUP_INLINE void store_group(float *to, group g) {
-    __m128i half[2] = {_mm256_castsi256_si128(g.q), _mm256_extracti128_si256(g.q, 1)};
-    for (int h = 0; h < 2; h++) {
-        hh_vf d = hh_vset(g.d[h]), m = hh_vset(g.m);
+/* to[0..15] = d q + m. */
+GROUP_INLINE void store_half(float *to, __m128i q, hh_vf d, hh_vf m) {
 #if HH_VW == 16
-        hh_vstore(to + 16 * h, hh_vfma((hh_vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(half[h])), d, m));
+    hh_vstore(to, hh_vfma((hh_vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), d, m));
 #else
-        hh_vf lo = (hh_vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(half[h]));
-        hh_vf hi = (hh_vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(half[h], 8)));
-        hh_vstore(to + 16 * h, hh_vfma(lo, d, m));
-        hh_vstore(to + 16 * h + 8, hh_vfma(hi, d, m));
+    hh_vf lo = (hh_vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
+    hh_vf hi = (hh_vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(q, 8)));
+    hh_vstore(to, hh_vfma(lo, d, m));
+    hh_vstore(to + 8, hh_vfma(hi, d, m));
 #endif
-    }
 }
 
-#define WIDEN(type, TYPE, groups, has_min)                                                                             \
+#define WIDEN_32(type, TYPE, has_min)                                                                                  \
     static inline void widen_##type(float *to, const uint8_t *from, int64_t n) {                                       \
         const size_t bytes = hh_dtype_block_bytes(HH_DTYPE_##TYPE);                                                    \
-        for (int64_t i = 0; i < n; i += 32 * (groups), from += bytes)                                                  \
-            for (int j = 0; j < (groups); j++) store_group(to + i + 32 * j, unpack_##type(from, j));                   \
+        for (int64_t i = 0; i < n; i += 32, from += bytes) {                                                           \
+            __m128 pair = pair_##type(from);                                                                           \
+            bytes32 q = bytes_##type(from, 0);                                                                         \
+            hh_vf d = hh_vset(_mm_cvtss_f32(pair)), m = hh_vset((has_min) ? pair[1] : 0.0f);                           \
+            store_half(to + i, q.lo, d, m);                                                                            \
+            store_half(to + i + 16, q.hi, d, m);                                                                       \
+        }                                                                                                              \
     }
-HH_GROUP_TYPES(WIDEN)
-#undef WIDEN
+HH_GROUP_TYPES_32(WIDEN_32)
+
+#define WIDEN_256(type, TYPE, has_min)                                                                                 \
+    static inline void widen_##type(float *to, const uint8_t *from, int64_t n) {                                       \
+        const size_t bytes = hh_dtype_block_bytes(HH_DTYPE_##TYPE);                                                    \
+        for (int64_t i = 0; i < n; i += 256, from += bytes) {                                                          \
+            scales256 s = scales_##type(from);                                                                         \
+            _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {                                                      \
+                bytes32 q = bytes_##type(from, j);                                                                     \
+                store_half(to + i + 32 * j, q.lo, hh_vset(s.d[2 * j]), hh_vset(s.m[j]));                               \
+                store_half(to + i + 32 * j + 16, q.hi, hh_vset(s.d[2 * j + 1]), hh_vset(s.m[j]));                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+HH_GROUP_TYPES_256(WIDEN_256)
 #endif
 
 static inline void widen_bf16(float *to, const uint16_t *from, int64_t n) {
@@ -47,11 +62,12 @@ static inline void widen_f16(float *to, const uint16_t *from, int64_t n) {
 static inline void widen(hh_dtype t, float *to, const void *from, int64_t n) {
     switch (t) {
 #if HH_GROUPS
-#define CASE(type, TYPE, groups, has_min)                                                                              \
+#define CASE(type, TYPE, has_min)                                                                                      \
     case HH_DTYPE_##TYPE:                                                                                              \
         widen_##type(to, from, n);                                                                                     \
         return;
-        HH_GROUP_TYPES(CASE)
+        HH_GROUP_TYPES_32(CASE)
+        HH_GROUP_TYPES_256(CASE)
 #undef CASE
 #endif
     case HH_DTYPE_BF16:
