@@ -247,7 +247,8 @@ static hh_code make_tensor(hh_tensor *t, int rank, const uint64_t *dim, hh_error
     t->rank = rank;
     for (int d = 0; d < HH_MAX_RANK; d++) t->dim[d] = 1;
     for (int d = 0; d < rank; d++) {
-        over = over || dim[d] > INT64_MAX || hh_mul_overflows(count, (size_t)dim[d], &count);
+        /* a zero hides no overflow of the others: rows are counted too */
+        over = over || dim[d] > INT64_MAX || hh_mul_overflows(count, dim[d] ? (size_t)dim[d] : 1, &count);
         t->dim[rank - 1 - d] = (int64_t)dim[d];
     }
     /* No supported type takes more than 8 bytes an element. */

@@ -82,14 +82,16 @@ static hh_code read_shape(const json_t *shape, hh_tensor *t, size_t *bytes, hh_e
         return hh_fail(err, HH_EUNSUPPORTED, "%zu dimensions; at most %d are read", rank, HH_MAX_RANK);
     HH_TRY(read_sizes(shape, "shape", rank, dim, err));
     size_t count = 1;
-    bool over = false;
+    bool over = false, empty = false;
     *t = (hh_tensor){.dtype = t->dtype, .rank = (int)rank, .dim = {1, 1, 1, 1}, .stride = 1};
     for (size_t i = 0; i < rank; i++) {
-        over = over || hh_mul_overflows(count, (size_t)dim[i], &count);
+        empty = empty || dim[i] == 0; /* a zero hides no overflow of the others: rows are counted too */
+        over = over || hh_mul_overflows(count, dim[i] ? (size_t)dim[i] : 1, &count);
         t->dim[i] = (int64_t)dim[i];
     }
     over = over || count > INT64_MAX || hh_mul_overflows(count, hh_dtype_block_bytes(t->dtype), bytes);
     if (over) return hh_fail(err, HH_EFORMAT, "the product of its shape overflows 64 bits");
+    if (empty) *bytes = 0;
     t->stride = hh_tensor_row_count(*t);
     return HH_OK;
 }

@@ -158,6 +158,7 @@ static void shapes_are_checked(void **state) {
     (void)state;
     const uint64_t big = (uint64_t)1 << 33;
     assert_refused(parse_tensor(2, DIMS(big, big), 0, 0, 32), HH_EFORMAT, "'w'", "overflows");
+    assert_refused(parse_tensor(4, DIMS(0, big, big, 1), 0, 0, 32), HH_EFORMAT, "'w'", "overflows");
     assert_refused(parse_tensor(1, DIMS(UINT64_MAX), 0, 0, 32), HH_EFORMAT, "'w'", "overflows");
     assert_refused(parse_tensor(1, DIMS((uint64_t)1 << 62), 0, 0, 32), HH_EFORMAT, "'w'", "overflows");
     assert_refused(parse_tensor(5, DIMS(1, 1, 1, 1, 1), 0, 0, 32), HH_EFORMAT, "'w'", "5 dimensions");

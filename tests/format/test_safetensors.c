@@ -86,6 +86,7 @@ static void shapes_are_checked(void **state) {
                    "overflows");
     assert_refused(parse("{" ENTRY("w", "F32", "[4611686018427387904]", "[0,4]") "}", 4), HH_EFORMAT, "'w'",
                    "overflows");
+    assert_refused(parse("{" ENTRY("w", "F32", "[0,4294967296,4294967296]", "[0,0]") "}", 0), HH_EFORMAT, "overflows");
     assert_refused(parse("{" ENTRY("w", "F32", "[4294967296,4294967296,0]", "[0,0]") "}", 0), HH_EFORMAT, "overflows");
     assert_refused(parse("{" ENTRY("w", "F32", "[-1]", "[0,4]") "}", 4), HH_EFORMAT, "'w'", "-1");
     assert_refused(parse("{" ENTRY("w", "F32", "[1.0]", "[0,4]") "}", 4), HH_EFORMAT, "'w'", "shape");
