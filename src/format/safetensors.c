@@ -215,8 +215,7 @@ static hh_dtype written_type(hh_dtype t) {
 static const char *written_name(hh_dtype t) {
     for (size_t i = 0; i < sizeof stored_types / sizeof stored_types[0]; i++)
         if (stored_types[i].dtype == written_type(t)) return stored_types[i].name;
-    HH_ASSERT(!"a dtype without a name in the format");
-    return NULL;
+    hh_assert_failed(__FILE__, __LINE__, "a dtype without a name in the format");
 }
 
 /* The header as text, padded so that data begins at a multiple of 8; *total is the size of the data. */

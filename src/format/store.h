@@ -1,7 +1,8 @@
 /* A store is a set of named tensors in mapped files: a safetensors directory (one file or shards) or a GGUF file.
  *
  * Nothing is copied: tensors point into the map and live as long as the store. Every number in a file is checked
- * before it is used; a refusal names file, tensor and numbers (HH_EFORMAT; HH_EUNSUPPORTED for what is well formed but unknown).
+ * before it is used; a refusal names file, tensor and numbers (HH_EFORMAT; HH_EUNSUPPORTED for what is well formed but
+ * unknown).
  */
 #ifndef HH_FORMAT_STORE_H
 #define HH_FORMAT_STORE_H
@@ -30,8 +31,8 @@ void hh_store_close(hh_store *s); /* NULL is accepted */
 hh_store_kind hh_store_get_kind(const hh_store *s);
 const char *hh_store_path(const hh_store *s);
 int64_t hh_store_count(const hh_store *s);
-const hh_named_tensor *hh_store_at(const hh_store *s, int64_t i); /* in the order of the files */
+const hh_named_tensor *hh_store_at(const hh_store *s, int64_t i);          /* in the order of the files */
 const hh_named_tensor *hh_store_find(const hh_store *s, const char *name); /* NULL: absent */
-const hh_gguf *hh_store_gguf(const hh_store *s); /* NULL unless the kind is GGUF */
+const hh_gguf *hh_store_gguf(const hh_store *s);                           /* NULL unless the kind is GGUF */
 
 #endif

@@ -31,15 +31,15 @@ typedef hh_code hh_backend_sync_fn(hh_backend *be, hh_error *err);
 typedef void hh_backend_close_fn(hh_backend *be);
 
 struct hh_backend {
-    const char *name;             /* "cpu", "cuda" */
-    const char *isa;              /* the CPU's chosen kernels: "reference", "avx2", "avx512", "neon" */
+    const char *name; /* "cpu", "cuda" */
+    const char *isa;  /* the CPU's chosen kernels: "reference", "avx2", "avx512", "neon" */
     const hh_ops *ops;
-    bool host_memory;             /* tensors can be read by the CPU directly */
+    bool host_memory; /* tensors can be read by the CPU directly */
     int n_threads;
     hh_precision precision;
-    hh_arena scratch;             /* shared scratch of one op call */
-    hh_arena *thread_scratch;     /* [n_threads] */
-    void *impl;                   /* the backend's own */
+    hh_arena scratch;         /* shared scratch of one op call */
+    hh_arena *thread_scratch; /* [n_threads] */
+    void *impl;               /* the backend's own */
     hh_backend_copy_fn *to_device, *to_host;
     hh_backend_arena_fn *arena_init;
     hh_backend_arena_release_fn *arena_release;
@@ -47,7 +47,7 @@ struct hh_backend {
     hh_backend_close_fn *close;
 };
 
-#define HH_SCRATCH_BYTES ((size_t)96 << 20)        /* shared */
+#define HH_SCRATCH_BYTES        ((size_t)96 << 20) /* shared */
 #define HH_THREAD_SCRATCH_BYTES ((size_t)4 << 20)  /* a thread */
 
 /* Opens the CPU backend in ops/ (hh_cpu_open in ops/cpu.h); any backend is closed with this. NULL is accepted. */

@@ -37,17 +37,17 @@ typedef float hh_real;
 #define HH_DTYPE_REAL HH_DTYPE_F32
 #endif
 
-const char *hh_dtype_name(hh_dtype t);      /* "f32", "bf16", "q4_k", ... */
+const char *hh_dtype_name(hh_dtype t); /* "f32", "bf16", "q4_k", ... */
 bool hh_dtype_parse(const char *name, hh_dtype *out);
-int64_t hh_dtype_block(hh_dtype t);         /* elements a block: 1, 32 or 256 */
-size_t hh_dtype_block_bytes(hh_dtype t);    /* bytes a block */
+int64_t hh_dtype_block(hh_dtype t);      /* elements a block: 1, 32 or 256 */
+size_t hh_dtype_block_bytes(hh_dtype t); /* bytes a block */
 bool hh_dtype_is_quantised(hh_dtype t);
-bool hh_dtype_is_float(hh_dtype t);         /* F32, F64, F16, BF16 */
+bool hh_dtype_is_float(hh_dtype t); /* F32, F64, F16, BF16 */
 /* Bytes of n elements; n is a multiple of the block. */
 size_t hh_dtype_bytes(hh_dtype t, int64_t n);
 
-float hh_bf16_to_float(uint16_t x);         /* exact, NaN payloads and subnormals kept */
-uint16_t hh_bf16_from_float(float x);       /* round to nearest even; NaN stays NaN */
+float hh_bf16_to_float(uint16_t x);   /* exact, NaN payloads and subnormals kept */
+uint16_t hh_bf16_from_float(float x); /* round to nearest even; NaN stays NaN */
 float hh_f16_to_float(uint16_t x);
 uint16_t hh_f16_from_float(float x);
 

@@ -195,6 +195,6 @@ void hh_block_from_float(hh_dtype t, const float *src, uint8_t *dst) {
         write_q4_1(src, dst);
         break;
     default:
-        HH_ASSERT(!"a block format that is only read");
+        hh_assert_failed(__FILE__, __LINE__, "a block format that is only read");
     }
 }

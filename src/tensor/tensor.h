@@ -29,12 +29,12 @@ hh_tensor hh_tensor_place_1d(hh_arena *a, hh_dtype t, int64_t n);
 hh_tensor hh_tensor_place_2d(hh_arena *a, hh_dtype t, int64_t rows, int64_t cols);
 hh_tensor hh_tensor_place_3d(hh_arena *a, hh_dtype t, int64_t d0, int64_t d1, int64_t d2);
 
-int64_t hh_tensor_count(hh_tensor t);    /* elements of the view */
-int64_t hh_tensor_row_count(hh_tensor t);/* elements of one row: product of dims 1.. */
-size_t hh_tensor_bytes(hh_tensor t);     /* bytes of a dense tensor of this shape */
+int64_t hh_tensor_count(hh_tensor t);     /* elements of the view */
+int64_t hh_tensor_row_count(hh_tensor t); /* elements of one row: product of dims 1.. */
+size_t hh_tensor_bytes(hh_tensor t);      /* bytes of a dense tensor of this shape */
 bool hh_tensor_is_dense(hh_tensor t);
 
-hh_tensor hh_tensor_rows(hh_tensor t, int64_t lo, int64_t hi);               /* rows [lo, hi) of dimension 0 */
+hh_tensor hh_tensor_rows(hh_tensor t, int64_t lo, int64_t hi); /* rows [lo, hi) of dimension 0 */
 /* Columns [lo, hi) of a matrix, as [T, hi-lo]; float types only. */
 hh_tensor hh_tensor_columns(hh_tensor t, int64_t lo, int64_t hi);
 /* [T, n*D] -> [T, n, D], the stride kept. */
@@ -43,6 +43,8 @@ hh_tensor hh_tensor_split(hh_tensor t, int64_t n);
 hh_tensor hh_tensor_join(hh_tensor t);
 
 /* Row r of an hh_real tensor. */
-static inline hh_real *hh_row(hh_tensor t, int64_t r) { return (hh_real *)t.data + r * t.stride; }
+static inline hh_real *hh_row(hh_tensor t, int64_t r) {
+    return (hh_real *)t.data + r * t.stride;
+}
 
 #endif

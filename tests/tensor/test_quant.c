@@ -1,4 +1,4 @@
-/* Block formats against the golden vectors of tools/golden_tensor.py. */
+/* Block formats against the golden vectors of tools/make_block_golden.py. */
 #include "support/support.h"
 #include "tensor/dtype.h"
 
