@@ -1,11 +1,10 @@
 /* Environment variables: the only place that reads them, once, when first asked.
  *
- *   HYDRAHEAD_CHECK=nan|cpu   nan: what the model computes is looked through for NaN and infinities, op by op; cpu:
- * every op runs twice, here and in its reference, and the first difference stops the program HYDRAHEAD_TRACE=FILE a
- * Chrome trace of every op HYDRAHEAD_ISA=NAME        CPU kernels: "reference", "avx2", "avx512" instead of the best
- * this processor has HYDRAHEAD_MODELS=DIR      where the shipped model's directory, nano/, is HYDRAHEAD_FAIL_ALLOC=N
- * builds with HOSTILE=1 only: the Nth allocation that may fail does, and every later one NO_COLOR                  set
- * and not empty: no colours (https://no-color.org); TERM=dumb: nothing is redrawn either
+ *   HYDRAHEAD_CHECK=nan          what the model computes is looked through for NaN and infinities, op by op
+ *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512" instead of the best this processor has
+ *   HYDRAHEAD_MODELS=DIR         where the shipped model's directory, nano/, is
+ *   HYDRAHEAD_FAIL_ALLOC=N       builds with HOSTILE=1 only: the Nth allocation that may fail does, and every later one
+ *   NO_COLOR                     set and not empty: no colours (https://no-color.org); TERM=dumb: nothing is redrawn either
  */
 #ifndef HH_BASE_ENV_H
 #define HH_BASE_ENV_H
@@ -16,8 +15,7 @@
 #include <stdint.h>
 
 typedef struct hh_env {
-    bool check_nan, check_cpu;
-    const char *trace;  /* NULL: none */
+    bool check_nan;
     const char *isa;    /* NULL: the best there is */
     const char *models; /* NULL: not said */
     int64_t fail_alloc; /* 0: never */

@@ -128,12 +128,12 @@ static int print_main_page(void) {
     int code = 0;
     for (int i = 0; i < N_VERBS; i++)
         if (verbs[i].run) code |= show_verb(&verbs[i]);
-    puts(".SH ENVIRONMENT\n.TP\nHYDRAHEAD_CHECK\nnan: looks through every result for values that are not finite; cpu: "
-         "runs "
-         "every operation twice, also in its reference.\n.TP\nHYDRAHEAD_TRACE\na file for a Chrome trace of all "
-         "operations.\n"
-         ".TP\nHYDRAHEAD_ISA\nreference, avx2 or avx512: CPU kernels instead of the best there are.\n.TP\nNO_COLOR\n"
-         "no colours in the terminal.\n.SH EXIT STATUS\n0 done, 1 the work failed, 2 bad words on the command line.");
+    puts(".SH ENVIRONMENT\n.TP\nHYDRAHEAD_CHECK=nan\nlooks through every result for values that are not finite, and "
+         "names the "
+         "first.\n.TP\nHYDRAHEAD_ISA\nreference, avx2 or avx512: CPU kernels instead of the best there are.\n.TP\n"
+         "HYDRAHEAD_MODELS\nthe directory that holds nano, the shipped model.\n.TP\nNO_COLOR\nno colours in the "
+         "terminal.\n"
+         ".SH EXIT STATUS\n0 done, 1 the work failed, 2 bad words on the command line.");
     return code | hh_cli_done();
 }
 

@@ -118,7 +118,8 @@ static void test_main_man_page_lists_verbs(void **state) {
 static void test_install(void **state) {
     (void)state;
     assert_int_equal(
-        run("tools/install.sh \"$TMP\" /usr && \"$TMP\"/usr/bin/hydrahead version && "
+        run("tools/install.sh \"$TMP\" /usr && \"$TMP\"/usr/bin/hydrahead version && cd / && "
+            "\"$TMP\"/usr/bin/hydrahead inspect nano && "
             "ls \"$TMP\"/usr/share/man/man1/hydrahead.1 \"$TMP\"/usr/share/bash-completion/completions/hydrahead"),
         0);
 }
