@@ -31,7 +31,7 @@ class Scorer:
         spaces = len(context) - len(context.rstrip())
         if spaces: context, continuation = context[:-spaces], context[-spaces:] + continuation
         whole = self.encode(context + continuation)
-        target = whole[len(self.encode(context)):]
+        target = whole[len(self.encode(context)):][-self.max_length:]  # the harness refuses a continuation longer than the model; here its end is scored
         inputs = whole[-(self.max_length + 1):][:-1]
         with torch.no_grad(): logp = self.model(torch.tensor([inputs])).logits[0, -len(target):].float().log_softmax(-1)
         t = torch.tensor(target)
@@ -58,9 +58,9 @@ def metrics(items, scores):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--model', default='nano'), p.add_argument('--hf', default='models/nano'), p.add_argument('--data', default='../shared/data/bench')
-    p.add_argument('--items', type=int, default=200), p.add_argument('--program', default='build/hydrahead')
+    p.add_argument('--items', type=int, default=200), p.add_argument('--only', default='', help='files whose name holds this'), p.add_argument('--program', default='build/hydrahead')
     a = p.parse_args()
-    files = [f for f in sorted(glob.glob(a.data + '/*.jsonl')) if 'answer' not in json.loads(open(f).readline())]
+    files = [f for f in sorted(glob.glob(a.data + '/*.jsonl')) if a.only in f and 'answer' not in json.loads(open(f).readline())]
     if not files: sys.exit(f'no choice files in {a.data}')
     with tempfile.TemporaryDirectory() as d:
         subprocess.run([a.program, 'eval', 'choice', a.model, '--dtype', 'f32', '--limit', str(a.items), '--items', '--json', d + '/r.json'] + [f'--file={f}' for f in files], check=True)

@@ -14,24 +14,82 @@
 #include <string.h>
 
 static hh_cli_common common = {.dtype = "auto", .seed = 42};
-static const char *tasks = "niah_single_1,niah_single_2,niah_single_3,niah_multikey_1,niah_multikey_2,niah_multikey_3,niah_multivalue,niah_multiquery";
+static const char *tasks = "niah_single_1,niah_single_2,niah_single_3,niah_multikey_1,niah_multikey_2,niah_multikey_3,"
+                           "niah_multivalue,niah_multiquery";
 static const char *lengths = "1024,4096", *json_file, *html_file, *haystack;
 static int64_t samples = 16, length, limit, max_new = 128;
 static hh_words files;
 static bool items;
 
 static const hh_option options[] = {
-    {.name = "tasks", .kind = HH_OPTION_STRING, .value = &tasks, .argument = "LIST", .help = "ruler: task names with commas between; beside RULER's eight there is niah_book, with keys and values that needle training never uses"},
-    {.name = "lengths", .kind = HH_OPTION_STRING, .value = &lengths, .argument = "LIST", .help = "ruler: tokens of prompt and answer, with commas between"},
-    {.name = "samples", .letter = 'n', .kind = HH_OPTION_INT, .value = &samples, .argument = "N", .min = 1, .max = 1e6, .help = "ruler: samples of each task and length"},
-    {.name = "haystack", .kind = HH_OPTION_STRING, .value = &haystack, .argument = "FILE", .help = "ruler: text for essay haystacks, plain or .gz (default: the shipped book excerpt)"},
-    {.name = "file", .letter = 'f', .kind = HH_OPTION_LIST, .value = &files, .argument = "FILE", .help = "choice, generate: a JSONL file; perplexity: a text, plain or .gz; may be given several times"},
-    {.name = "length", .letter = 'l', .kind = HH_OPTION_INT, .value = &length, .argument = "N", .min = 0, .max = 1e8, .help = "choice, perplexity: tokens of a context or window; 0 is the model's own length (perplexity: at most 2048)"},
-    {.name = "limit", .kind = HH_OPTION_INT, .value = &limit, .argument = "N", .min = 0, .max = 1e9, .help = "at most the first N items, windows or prompts of a file; 0 is all"},
-    {.name = "max-new", .kind = HH_OPTION_INT, .value = &max_new, .argument = "N", .min = 1, .max = 1e6, .help = "generate: tokens of an answer at most"},
-    {.name = "items", .kind = HH_OPTION_FLAG, .value = &items, .help = "choice: write every item's log-likelihoods into the JSON file too"},
-    {.name = "json", .letter = 'o', .kind = HH_OPTION_STRING, .value = &json_file, .argument = "FILE", .help = "write results here; a ruler evaluation that was stopped goes on from FILE.partial"},
-    {.name = "html", .kind = HH_OPTION_STRING, .value = &html_file, .argument = "FILE", .help = "write a page here (default: beside the JSON file)"},
+    {.name = "tasks",
+     .kind = HH_OPTION_STRING,
+     .value = &tasks,
+     .argument = "LIST",
+     .help = "ruler: task names with commas between; beside RULER's eight there is niah_book, with keys and values "
+             "that needle training never uses"},
+    {.name = "lengths",
+     .kind = HH_OPTION_STRING,
+     .value = &lengths,
+     .argument = "LIST",
+     .help = "ruler: tokens of prompt and answer, with commas between"},
+    {.name = "samples",
+     .letter = 'n',
+     .kind = HH_OPTION_INT,
+     .value = &samples,
+     .argument = "N",
+     .min = 1,
+     .max = 1e6,
+     .help = "ruler: samples of each task and length"},
+    {.name = "haystack",
+     .kind = HH_OPTION_STRING,
+     .value = &haystack,
+     .argument = "FILE",
+     .help = "ruler: text for essay haystacks, plain or .gz (default: the shipped book excerpt)"},
+    {.name = "file",
+     .letter = 'f',
+     .kind = HH_OPTION_LIST,
+     .value = &files,
+     .argument = "FILE",
+     .help = "choice, generate: a JSONL file; perplexity: a text, plain or .gz; may be given several times"},
+    {.name = "length",
+     .letter = 'l',
+     .kind = HH_OPTION_INT,
+     .value = &length,
+     .argument = "N",
+     .min = 0,
+     .max = 1e8,
+     .help =
+         "choice, perplexity: tokens of a context or window; 0 is the model's own length (perplexity: at most 2048)"},
+    {.name = "limit",
+     .kind = HH_OPTION_INT,
+     .value = &limit,
+     .argument = "N",
+     .min = 0,
+     .max = 1e9,
+     .help = "at most the first N items, windows or prompts of a file; 0 is all"},
+    {.name = "max-new",
+     .kind = HH_OPTION_INT,
+     .value = &max_new,
+     .argument = "N",
+     .min = 1,
+     .max = 1e6,
+     .help = "generate: tokens of an answer at most"},
+    {.name = "items",
+     .kind = HH_OPTION_FLAG,
+     .value = &items,
+     .help = "choice: write every item's log-likelihoods into the JSON file too"},
+    {.name = "json",
+     .letter = 'o',
+     .kind = HH_OPTION_STRING,
+     .value = &json_file,
+     .argument = "FILE",
+     .help = "write results here; a ruler evaluation that was stopped goes on from FILE.partial"},
+    {.name = "html",
+     .kind = HH_OPTION_STRING,
+     .value = &html_file,
+     .argument = "FILE",
+     .help = "write a page here (default: beside the JSON file)"},
     HH_CLI_COMMON_OPTIONS(common),
     {0}};
 
@@ -39,13 +97,15 @@ static const hh_command command = {
     .verb = "eval",
     .summary = "needle tasks, choice items, perplexity, answers; several models side by side",
     .words = "ruler|choice|perplexity|generate MODEL [MODEL ...]",
-    .description =
-        "ruler: RULER's needle tasks with its own wording and random draws; the score is the share of values found in greedy answers. "
-        "Essays are book text, so that figures are not comparable with published ones.\n\n"
-        "choice: items of {\"query\", \"choices\", \"gold\"}, {\"context_options\", \"continuation\", \"gold\"} or {\"context\", \"continuation\"} by "
-        "log-likelihood: acc, acc_norm (a character), acc_bytes (a byte), or greedy match and perplexity, as lm-evaluation-harness defines them.\n\n"
-        "perplexity: of a text in windows that do not overlap; the first token of each is not scored.\n\n"
-        "generate: greedy answers to {\"prompt\"} lines; with {\"answers\"}, the share found in the text.",
+    .description = "ruler: RULER's needle tasks with its own wording and random draws; the score is the share of "
+                   "values found in greedy answers. "
+                   "Essays are book text, so that figures are not comparable with published ones.\n\n"
+                   "choice: items of {\"query\", \"choices\", \"gold\"}, {\"context_options\", \"continuation\", "
+                   "\"gold\"} or {\"context\", \"continuation\"} by "
+                   "log-likelihood: acc, acc_norm (a character), acc_bytes (a byte), or greedy match and perplexity, "
+                   "as lm-evaluation-harness defines them.\n\n"
+                   "perplexity: of a text in windows that do not overlap; the first token of each is not scored.\n\n"
+                   "generate: greedy answers to {\"prompt\"} lines; with {\"answers\"}, the share found in the text.",
     .example = "hydrahead eval ruler nano --tasks niah_single_2,niah_book --lengths 256 --samples 4\n"
                "hydrahead eval perplexity nano --file models/nano/text_valid.txt.gz --length 256 --limit 20",
     .options = options,
@@ -110,7 +170,8 @@ static hh_code parse_tasks(hh_needle_task **out, int64_t *n, hh_error *err) {
     for (int64_t i = 0; i < words.n && code == HH_OK; i++) {
         if (hh_needle_task_parse(words.word[i], &(*out)[i])) continue;
         hh_buf known = {0};
-        for (int t = 0; t < HH_NEEDLE_TASKS; t++) hh_buf_printf(&known, "%s%s", t ? ", " : "", hh_needle_task_name((hh_needle_task)t));
+        for (int t = 0; t < HH_NEEDLE_TASKS; t++)
+            hh_buf_printf(&known, "%s%s", t ? ", " : "", hh_needle_task_name((hh_needle_task)t));
         code = hh_fail(err, HH_EINVAL, "--tasks: '%s' is not one of %s", words.word[i], known.data);
         hh_buf_release(&known);
     }
@@ -123,8 +184,12 @@ static hh_code run_ruler(const hh_subject *s, int64_t n, hh_error *err) {
     int64_t *list = NULL;
     char *text = NULL, *partial = json_file ? hh_sprintf("%s.partial", json_file) : NULL;
     hh_ruler_result r;
-    hh_ruler_options o = {.n_samples = samples, .seed = (uint32_t)common.seed, .haystack_name = haystack, .partial = partial};
-    hh_code code = common.seed <= UINT32_MAX ? HH_OK : hh_fail(err, HH_EINVAL, "--seed: RULER's seeds have 32 bits; %lld is too large", (long long)common.seed);
+    hh_ruler_options o = {
+        .n_samples = samples, .seed = (uint32_t)common.seed, .haystack_name = haystack, .partial = partial};
+    hh_code code =
+        common.seed <= UINT32_MAX
+            ? HH_OK
+            : hh_fail(err, HH_EINVAL, "--seed: RULER's seeds have 32 bits; %lld is too large", (long long)common.seed);
     if (code == HH_OK) code = parse_tasks(&task, &o.n_tasks, err);
     if (code == HH_OK) code = hh_parse_int_list("lengths", lengths, &list, &o.n_lengths, err);
     if (code == HH_OK && o.n_lengths == 0) code = hh_fail(err, HH_EINVAL, "--lengths: no length is given");
@@ -144,7 +209,8 @@ static hh_code run_ruler(const hh_subject *s, int64_t n, hh_error *err) {
     return code;
 }
 
-static void add_rate(hh_cells *t, const char *file, const char *what, const hh_choice_result *r, int64_t n, size_t offset, int digits) {
+static void add_rate(hh_cells *t, const char *file, const char *what, const hh_choice_result *r, int64_t n,
+                     size_t offset, int digits) {
     hh_cells_add(t, "%s", file);
     hh_cells_add(t, "%s", what);
     hh_cells_add(t, "%lld", (long long)r->n);
@@ -155,7 +221,8 @@ static void add_rate(hh_cells *t, const char *file, const char *what, const hh_c
 }
 
 /* One file for all models: rows of the table, entries of the results. */
-static hh_code choice_file(const hh_subject *s, int64_t n, const char *path, hh_cells *t, json_t *models, json_t *lists, hh_error *err) {
+static hh_code choice_file(const hh_subject *s, int64_t n, const char *path, hh_cells *t, json_t *models, json_t *lists,
+                           hh_error *err) {
     hh_choice_set set;
     HH_TRY(hh_choice_read(&set, path, limit, err));
     hh_choice_result *r = hh_alloc((size_t)n * sizeof *r);
@@ -167,7 +234,8 @@ static hh_code choice_file(const hh_subject *s, int64_t n, const char *path, hh_
         json_object_set_new(json_object_get(models, s[i].name), name, hh_choice_json(&r[i]));
         if (items) json_object_set_new(json_object_get(lists, s[i].name), name, hh_choice_items_json(&r[i], &set));
         if (r[i].n_truncated)
-            fprintf(stderr, "%s: %lld of %lld contexts were cut on the left to the length of %s\n", name, (long long)r[i].n_truncated, (long long)r[i].n, s[i].name);
+            fprintf(stderr, "%s: %lld of %lld contexts were cut on the left to the length of %s\n", name,
+                    (long long)r[i].n_truncated, (long long)r[i].n, s[i].name);
     }
     if (code == HH_OK) {
         add_rate(t, name, "acc", r, n, offsetof(hh_choice_result, acc), 4);
@@ -175,7 +243,8 @@ static hh_code choice_file(const hh_subject *s, int64_t n, const char *path, hh_
             add_rate(t, name, "acc_norm", r, n, offsetof(hh_choice_result, acc_norm), 4);
             add_rate(t, name, "acc_bytes", r, n, offsetof(hh_choice_result, acc_bytes), 4);
         }
-        if (set.kind == HH_CHOICE_CONTINUATION) add_rate(t, name, "perplexity", r, n, offsetof(hh_choice_result, perplexity), 3);
+        if (set.kind == HH_CHOICE_CONTINUATION)
+            add_rate(t, name, "perplexity", r, n, offsetof(hh_choice_result, perplexity), 3);
     }
     for (int64_t i = 0; i < n; i++) hh_choice_result_release(&r[i]);
     hh_free(r);
@@ -202,11 +271,14 @@ static hh_code run_choice(const hh_subject *s, int64_t n, hh_error *err) {
     hh_cells_add(&t, "items");
     add_names(&t, s, n);
     hh_code code = HH_OK;
-    for (int64_t i = 0; i < files.n && code == HH_OK; i++) code = choice_file(s, n, files.word[i], &t, models, lists, err);
+    for (int64_t i = 0; i < files.n && code == HH_OK; i++)
+        code = choice_file(s, n, files.word[i], &t, models, lists, err);
     json_t *results = json_pack("{s:o}", "models", models);
     if (items) json_object_set_new(results, "items", lists);
-    if (code == HH_OK) code = show(&t, "Choice items", results, err);
-    else json_decref(results);
+    if (code == HH_OK)
+        code = show(&t, "Choice items", results, err);
+    else
+        json_decref(results);
     hh_cells_release(&t);
     return code;
 }
@@ -236,15 +308,19 @@ static hh_code run_perplexity(const hh_subject *s, int64_t n, hh_error *err) {
             }
             hh_cells_add(&t, "%.4f +- %.4f", p.perplexity, p.perplexity * p.nll_error);
             json_t *o = json_object_get(models, s[k].name);
-            if (files.n == 1) json_object_update_new(o, hh_perplexity_json(&p));
-            else json_object_set_new(o, name, hh_perplexity_json(&p));
+            if (files.n == 1)
+                json_object_update_new(o, hh_perplexity_json(&p));
+            else
+                json_object_set_new(o, name, hh_perplexity_json(&p));
         }
         hh_free(text);
         hh_free(name);
     }
     json_t *results = json_pack("{s:o}", "models", models);
-    if (code == HH_OK) code = show(&t, "Perplexity", results, err);
-    else json_decref(results);
+    if (code == HH_OK)
+        code = show(&t, "Perplexity", results, err);
+    else
+        json_decref(results);
     hh_cells_release(&t);
     return code;
 }
@@ -268,8 +344,11 @@ static hh_code run_generate(const hh_subject *s, int64_t n, hh_error *err) {
         const json_t *score = json_object_get(o, "score"), *entry;
         hh_cells_add(&t, "%s", s[i].name);
         hh_cells_add(&t, "%lld", (long long)p.n);
-        if (score) hh_cells_add(&t, "%.3f +- %.3f", json_real_value(score), json_real_value(json_object_get(o, "score_stderr")));
-        else hh_cells_add(&t, "no answers given");
+        if (score)
+            hh_cells_add(&t, "%.3f +- %.3f", json_real_value(score),
+                         json_real_value(json_object_get(o, "score_stderr")));
+        else
+            hh_cells_add(&t, "no answers given");
         hh_cells_add(&t, "%lld", (long long)json_integer_value(json_object_get(o, "truncated")));
         size_t k;
         json_array_foreach(json_object_get(o, "outputs"), k, entry) {
@@ -278,8 +357,10 @@ static hh_code run_generate(const hh_subject *s, int64_t n, hh_error *err) {
         }
     }
     json_t *results = json_pack("{s:o}", "models", models);
-    if (code == HH_OK) code = show(&t, "Answers", results, err);
-    else json_decref(results);
+    if (code == HH_OK)
+        code = show(&t, "Answers", results, err);
+    else
+        json_decref(results);
     hh_cells_release(&t);
     hh_prompts_release(&p);
     return code;
@@ -290,16 +371,21 @@ static const struct {
     const char *name;
     measure_fn *run;
     bool wants_file;
-} measures[] = {{"ruler", run_ruler, false}, {"choice", run_choice, true}, {"perplexity", run_perplexity, true}, {"generate", run_generate, true}};
+} measures[] = {{"ruler", run_ruler, false},
+                {"choice", run_choice, true},
+                {"perplexity", run_perplexity, true},
+                {"generate", run_generate, true}};
 
 static hh_code find_measure(const char *name, measure_fn **run, hh_error *err) {
     for (size_t i = 0; i < sizeof measures / sizeof *measures; i++) {
         if (strcmp(measures[i].name, name)) continue;
         *run = measures[i].run;
-        if (measures[i].wants_file && files.n == 0) return hh_fail(err, HH_EINVAL, "eval %s: --file FILE is needed", name);
+        if (measures[i].wants_file && files.n == 0)
+            return hh_fail(err, HH_EINVAL, "eval %s: --file FILE is needed", name);
         return HH_OK;
     }
-    return hh_fail(err, HH_EINVAL, "eval: '%s' is not a measure; there are ruler, choice, perplexity and generate", name);
+    return hh_fail(err, HH_EINVAL, "eval: '%s' is not a measure; there are ruler, choice, perplexity and generate",
+                   name);
 }
 
 int hh_cmd_eval(int argc, char **argv) {
