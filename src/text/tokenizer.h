@@ -37,7 +37,9 @@ hh_code hh_tokenizer_open_gguf(hh_tokenizer **out, const hh_gguf *g, const char 
 hh_code hh_tokenizer_parse_json(hh_tokenizer **out, const char *path, const char *bytes, size_t size, hh_error *err);
 void hh_tokenizer_close(hh_tokenizer *t);
 
-/* Appends the ids of text[0, len) to out. Any bytes are accepted, invalid UTF-8 too (they survive a round trip). */
+/* Appends the ids of text[0, len) to out. Any bytes are accepted, invalid UTF-8 too (they survive a round trip). A byte
+ * that the vocabulary has no token for (SmolLM2's lacks 21: six control characters and bytes that text seldom has)
+ * becomes the unknown token, or is dropped when there is none, as in Hugging Face tokenizers. */
 hh_code hh_tokenizer_encode(const hh_tokenizer *t, const char *text, size_t len, int flags, hh_ids *out, hh_error *err);
 /* Appends the bytes of ids to out; special tokens are written only when `special`. HH_EINVAL for an id out of range. */
 hh_code hh_tokenizer_decode(const hh_tokenizer *t, const int32_t *ids, int64_t n, bool special, hh_buf *out,

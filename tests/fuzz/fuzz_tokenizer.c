@@ -1,4 +1,6 @@
-/* Any bytes as tokenizer.json: refused with a sentence that names the file, or a tokenizer that encodes and decodes. */
+/* Any bytes as tokenizer.json, or as the vocabulary of a GGUF file: refused with a sentence that names the file, or a
+ * tokenizer that encodes and decodes. */
+#include "format/gguf.h"
 #include "text/tokenizer.h"
 
 #include <string.h>
@@ -22,11 +24,22 @@ static void use(const hh_tokenizer *t, const char *text, size_t n, int flags) {
     hh_buf_release(&out);
 }
 
+static hh_code parse(hh_tokenizer **t, const uint8_t *data, size_t size, hh_error *err) {
+    *t = NULL;
+    if (size < 4 || memcmp(data, "GGUF", 4) != 0)
+        return hh_tokenizer_parse_json(t, "fuzz.json", (const char *)data, size, err);
+    hh_gguf *g;
+    HH_TRY(hh_gguf_parse(&g, "fuzz.json", data, size, err));
+    hh_code code = hh_tokenizer_open_gguf(t, g, "fuzz.json", err);
+    hh_gguf_free(g);
+    return code;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char text[] = "ab  ba12 3\n\n<x>e\xcc\x81 \xc3\xa9\xff'S!? a\r\n\xe6\xbc\xa2 ab";
     hh_error err = {0};
     hh_tokenizer *t;
-    if (hh_tokenizer_parse_json(&t, "fuzz.json", (const char *)data, size, &err) != HH_OK) {
+    if (parse(&t, data, size, &err) != HH_OK) {
         HH_ASSERT(!t && strncmp(err.text, "fuzz.json: ", 11) == 0);
         return 0;
     }
