@@ -14,7 +14,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MOST = 4 }; /* tokens that share one pass over a row */
+/* Bytes by which weights are asked for ahead of their use: processors do not read ahead across pages by themselves. */
+#define AHEAD ((size_t)4096)
+
+enum { MOST = 4 }; /* sums at a time: four tokens that share a row, or four rows that share a token */
 
 /* Tokens in groups of 32: x = scale q; sum is that of scale q over the group. */
 typedef struct rounded {
@@ -46,46 +49,61 @@ INLINE hh_vf load_f16(const void *p, int64_t i) {
     return hh_vload_f16((const uint16_t *)p + i);
 }
 
-INLINE void dot_row(float *out, load_fn *load, const void *w, hh_dtype type, hh_tensor x, int64_t t, int n, int64_t k) {
-    hh_vf acc[MOST][4] = {{{0}}};
+/* out[r * n + j] = row r . token j, of up to four pairs of them. Weights `bytes` apart. */
+INLINE void dot_rows(float *out, load_fn *load, hh_dtype type, const char *w, size_t bytes, int rows, hh_tensor x,
+                     int64_t t, int n, int64_t k) {
+    const size_t size = type == HH_DTYPE_F32 ? 4 : 2,
+                 ahead = AHEAD > (size_t)rows * bytes ? AHEAD : (size_t)rows * bytes;
+    hh_vf acc[MOST] = {{0}};
     const float *xs[MOST];
-    const int unroll = n == 1 ? 4 : 2;
     for (int j = 0; j < n; j++) xs[j] = hh_row(x, t + j);
     int64_t i = 0;
-    for (; i + unroll * HH_VW <= k; i += unroll * HH_VW)
-        for (int u = 0; u < unroll; u++) {
-            hh_vf v = load(w, i + u * HH_VW);
-            for (int j = 0; j < n; j++) acc[j][u] = hh_vfma(v, hh_vload(xs[j] + i + u * HH_VW), acc[j][u]);
+    for (; i + HH_VW <= k; i += HH_VW)
+        for (int r = 0; r < rows; r++) {
+            hh_vf v = load(w + (size_t)r * bytes, i);
+            __builtin_prefetch(w + (size_t)r * bytes + (size_t)i * size + ahead);
+            for (int j = 0; j < n; j++) acc[r * n + j] = hh_vfma(v, hh_vload(xs[j] + i), acc[r * n + j]);
         }
-    for (; i < k; i += HH_VW) {
-        int64_t m = k - i < HH_VW ? k - i : HH_VW;
+    for (int r = 0; i < k && r < rows; r++) {
         float rest[HH_VW] = {0};
-        hh_dequantise_float(type, (const char *)w + hh_dtype_bytes(type, i), m, rest);
+        hh_dequantise_float(type, w + (size_t)r * bytes + hh_dtype_bytes(type, i), k - i, rest);
         for (int j = 0; j < n; j++)
-            acc[j][0] = hh_vfma(hh_vload(rest), m < HH_VW ? hh_vload_n(xs[j] + i, m) : hh_vload(xs[j] + i), acc[j][0]);
+            acc[r * n + j] = hh_vfma(hh_vload(rest), hh_vload_n(xs[j] + i, k - i), acc[r * n + j]);
     }
-    for (int j = 0; j < n; j++) out[j] = hh_vsum((acc[j][0] + acc[j][1]) + (acc[j][2] + acc[j][3]));
+    for (int i2 = 0; i2 < rows * n; i2++) out[i2] = hh_vsum(acc[i2]);
 }
 
-#define DOT_FLOAT(type, TYPE)                                                                                          \
-    static void dot_##type(float *out, const void *w, hh_tensor x, int64_t t, int n, int64_t k) {                      \
-        switch (n) {                                                                                                   \
-        case 1:                                                                                                        \
-            dot_row(out, load_##type, w, HH_DTYPE_##TYPE, x, t, 1, k);                                                 \
-            break;                                                                                                     \
-        case 2:                                                                                                        \
-            dot_row(out, load_##type, w, HH_DTYPE_##TYPE, x, t, 2, k);                                                 \
-            break;                                                                                                     \
-        case 3:                                                                                                        \
-            dot_row(out, load_##type, w, HH_DTYPE_##TYPE, x, t, 3, k);                                                 \
-            break;                                                                                                     \
-        default:                                                                                                       \
-            dot_row(out, load_##type, w, HH_DTYPE_##TYPE, x, t, 4, k);                                                 \
-        }                                                                                                              \
+/* One function a type, specialised for rows and tokens: so many of one that there are up to four sums. */
+#define BY_SHAPE(call)                                                                                                 \
+    switch (n) {                                                                                                       \
+    case 1:                                                                                                            \
+        if (rows == 4)                                                                                                 \
+            call(4, 1);                                                                                                \
+        else                                                                                                           \
+            call(1, 1);                                                                                                \
+        break;                                                                                                         \
+    case 2:                                                                                                            \
+        call(1, 2);                                                                                                    \
+        break;                                                                                                         \
+    case 3:                                                                                                            \
+        call(1, 3);                                                                                                    \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        call(1, 4);                                                                                                    \
     }
-DOT_FLOAT(f32, F32)
-DOT_FLOAT(bf16, BF16)
-DOT_FLOAT(f16, F16)
+
+#define CALL_F32(rows, n)  dot_rows(out, load_f32, HH_DTYPE_F32, w, bytes, rows, x, t, n, k)
+#define CALL_BF16(rows, n) dot_rows(out, load_bf16, HH_DTYPE_BF16, w, bytes, rows, x, t, n, k)
+#define CALL_F16(rows, n)  dot_rows(out, load_f16, HH_DTYPE_F16, w, bytes, rows, x, t, n, k)
+static void dot_f32(float *out, const char *w, size_t bytes, int rows, hh_tensor x, int64_t t, int n, int64_t k) {
+    BY_SHAPE(CALL_F32)
+}
+static void dot_bf16(float *out, const char *w, size_t bytes, int rows, hh_tensor x, int64_t t, int n, int64_t k) {
+    BY_SHAPE(CALL_BF16)
+}
+static void dot_f16(float *out, const char *w, size_t bytes, int rows, hh_tensor x, int64_t t, int n, int64_t k) {
+    BY_SHAPE(CALL_F16)
+}
 
 #if HH_GROUPS
 
@@ -109,96 +127,87 @@ INLINE hh_vf add_group(hh_vf acc, bytes32 q, const int16_t *x, float d0, float d
 #endif
 }
 
-/* A row in blocks of 32. d and m meet the token's scale and sum in one product of pairs. Alone a token has two sums, so
- * that additions do not wait for one another. */
-INLINE void dot_blocks_32(float *out, bytes_fn *bytes_of, pair_fn *pair_of, size_t bytes, bool has_min,
-                          const uint8_t *w, const rounded *r, int64_t t, int n, int64_t k) {
-    hh_vf acc[MOST] = {{0}}, other = {0};
+/* Rows in blocks of 32 (block_bytes each). d and m meet the token's scale and sum in one product of pairs. */
+INLINE void dot_blocks_32(float *out, bytes_fn *bytes_of, pair_fn *pair_of, size_t block_bytes, bool has_min,
+                          const uint8_t *w, size_t bytes, int rows, const rounded *x, int64_t t, int n, int64_t k) {
+    hh_vf acc[MOST] = {{0}};
     __m128 least[MOST];
     const int64_t blocks = k / 32;
-    const int16_t *x = r->q + t * k;
-    const float *xp = r->pair + 2 * t * blocks;
-    for (int i = 0; i < n; i++) least[i] = _mm_setzero_ps();
-    for (int64_t b = 0; b < blocks; b++, w += bytes, x += 32, xp += 2) {
-        __m128 pair = pair_of(w);
-        bytes32 q = bytes_of(w, 0);
-        for (int i = 0; i < n; i++) {
-            __m128 p = _mm_mul_ps(pair, _mm_castsi128_ps(_mm_loadl_epi64((const void *)(xp + 2 * i * blocks))));
-            acc[i] = add_group(acc[i], q, x + i * k, _mm_cvtss_f32(p), 0, true);
-            if (has_min) least[i] = _mm_add_ps(least[i], p);
-        }
-        if (n == 1) {
-            hh_vf swap = acc[0];
-            acc[0] = other;
-            other = swap;
-        }
-    }
-    acc[0] += other;
-    for (int i = 0; i < n; i++) out[i] = hh_vsum(acc[i]) + (has_min ? least[i][1] : 0);
-}
-
-/* A row in blocks of 256. */
-INLINE void dot_blocks_256(float *out, bytes_fn *bytes_of, scales_fn *scales_of, size_t bytes, bool has_min, bool even,
-                           const uint8_t *w, const rounded *r, int64_t t, int n, int64_t k) {
-    hh_vf acc[MOST] = {{0}};
-    __m256 least[MOST];
-    for (int i = 0; i < n; i++) least[i] = _mm256_setzero_ps();
-    for (int64_t b = 0; b < k / 32; b += 8, w += bytes) {
-        scales256 s = scales_of(w);
-        if (has_min)
-            for (int i = 0; i < n; i++)
-                least[i] =
-                    _mm256_fmadd_ps(_mm256_loadu_ps(s.m), _mm256_loadu_ps(r->sum + (t + i) * (k / 32) + b), least[i]);
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; j++) {
-            bytes32 q = bytes_of(w, j);
-            for (int i = 0; i < n; i++) {
-                int64_t at = (t + i) * (k / 32) + b + j;
-                float scale = r->scale[at];
-                acc[i] = add_group(acc[i], q, r->q + at * 32, s.d[2 * j] * scale, s.d[2 * j + 1] * scale, even);
+    const int16_t *q = x->q + t * k;
+    const float *pair = x->pair + 2 * t * blocks;
+    const size_t ahead = AHEAD > (size_t)rows * bytes ? AHEAD : (size_t)rows * bytes;
+    for (int i = 0; i < rows * n; i++) least[i] = _mm_setzero_ps();
+    for (int64_t b = 0; b < blocks; b++, w += block_bytes, q += 32, pair += 2)
+        for (int r = 0; r < rows; r++) {
+            const uint8_t *block = w + (size_t)r * bytes;
+            __builtin_prefetch(block + ahead);
+            const __m128 dm = pair_of(block);
+            const bytes32 v = bytes_of(block, 0);
+            for (int j = 0; j < n; j++) {
+                __m128 p = _mm_mul_ps(dm, _mm_castsi128_ps(_mm_loadl_epi64((const void *)(pair + 2 * j * blocks))));
+                acc[r * n + j] = add_group(acc[r * n + j], v, q + j * k, _mm_cvtss_f32(p), 0, true);
+                if (has_min) least[r * n + j] = _mm_add_ps(least[r * n + j], p);
             }
         }
-    }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < rows * n; i++) out[i] = hh_vsum(acc[i]) + (has_min ? least[i][1] : 0);
+}
+
+/* Rows in blocks of 256. */
+INLINE void dot_blocks_256(float *out, bytes_fn *bytes_of, scales_fn *scales_of, size_t block_bytes, bool has_min,
+                           bool even, const uint8_t *w, size_t bytes, int rows, const rounded *x, int64_t t, int n,
+                           int64_t k) {
+    hh_vf acc[MOST] = {{0}};
+    __m256 least[MOST];
+    const int64_t groups = k / 32;
+    const size_t ahead = AHEAD > (size_t)rows * bytes ? AHEAD : (size_t)rows * bytes;
+    for (int i = 0; i < rows * n; i++) least[i] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < groups; b += 8, w += block_bytes)
+        for (int r = 0; r < rows; r++) {
+            const uint8_t *block = w + (size_t)r * bytes;
+            for (size_t i = 0; i < block_bytes; i += 64) __builtin_prefetch(block + i + ahead);
+            const scales256 s = scales_of(block);
+            for (int j = 0; j < n && has_min; j++)
+                least[r * n + j] = _mm256_fmadd_ps(_mm256_loadu_ps(s.m), _mm256_loadu_ps(x->sum + (t + j) * groups + b),
+                                                   least[r * n + j]);
+#pragma GCC unroll 8
+            for (int g = 0; g < 8; g++) {
+                const bytes32 v = bytes_of(block, g);
+                for (int j = 0; j < n; j++) {
+                    const int64_t at = (t + j) * groups + b + g;
+                    const float scale = x->scale[at];
+                    acc[r * n + j] =
+                        add_group(acc[r * n + j], v, x->q + at * 32, s.d[2 * g] * scale, s.d[2 * g + 1] * scale, even);
+                }
+            }
+        }
+    for (int i = 0; i < rows * n; i++) {
         __m128 h = _mm_add_ps(_mm256_castps256_ps128(least[i]), _mm256_extractf128_ps(least[i], 1));
         h = _mm_add_ps(h, _mm_movehl_ps(h, h));
         out[i] = hh_vsum(acc[i]) + h[0] + h[1];
     }
 }
 
-/* One function a type, specialised for the number of tokens. */
+#define CALL_Q8_0(rows, n) dot_blocks_32(out, bytes_q8_0, pair_q8_0, 34, false, w, bytes, rows, x, t, n, k)
+#define CALL_Q4_0(rows, n) dot_blocks_32(out, bytes_q4_0, pair_q4_0, 18, false, w, bytes, rows, x, t, n, k)
+#define CALL_Q4_1(rows, n) dot_blocks_32(out, bytes_q4_1, pair_q4_1, 20, true, w, bytes, rows, x, t, n, k)
+#define CALL_Q5_0(rows, n) dot_blocks_32(out, bytes_q5_0, pair_q5_0, 22, false, w, bytes, rows, x, t, n, k)
+#define CALL_Q5_1(rows, n) dot_blocks_32(out, bytes_q5_1, pair_q5_1, 24, true, w, bytes, rows, x, t, n, k)
 #define DOT(type, call)                                                                                                \
-    static void dot_##type(float *out, const uint8_t *w, const rounded *r, int64_t t, int n, int64_t k) {              \
-        switch (n) {                                                                                                   \
-        case 1:                                                                                                        \
-            call(1);                                                                                                   \
-            break;                                                                                                     \
-        case 2:                                                                                                        \
-            call(2);                                                                                                   \
-            break;                                                                                                     \
-        case 3:                                                                                                        \
-            call(3);                                                                                                   \
-            break;                                                                                                     \
-        default:                                                                                                       \
-            call(4);                                                                                                   \
-        }                                                                                                              \
+    static void dot_##type(float *out, const uint8_t *w, size_t bytes, int rows, const rounded *x, int64_t t, int n,   \
+                           int64_t k) {                                                                                \
+        BY_SHAPE(call)                                                                                                 \
     }
-#define DOT_Q8_0(n) dot_blocks_32(out, bytes_q8_0, pair_q8_0, 34, false, w, r, t, n, k)
-#define DOT_Q4_0(n) dot_blocks_32(out, bytes_q4_0, pair_q4_0, 18, false, w, r, t, n, k)
-#define DOT_Q4_1(n) dot_blocks_32(out, bytes_q4_1, pair_q4_1, 20, true, w, r, t, n, k)
-#define DOT_Q5_0(n) dot_blocks_32(out, bytes_q5_0, pair_q5_0, 22, false, w, r, t, n, k)
-#define DOT_Q5_1(n) dot_blocks_32(out, bytes_q5_1, pair_q5_1, 24, true, w, r, t, n, k)
-#define DOT_Q4_K(n) dot_blocks_256(out, bytes_q4_k, scales_q4_k, 144, true, true, w, r, t, n, k)
-#define DOT_Q5_K(n) dot_blocks_256(out, bytes_q5_k, scales_q5_k, 176, true, true, w, r, t, n, k)
-#define DOT_Q6_K(n) dot_blocks_256(out, bytes_q6_k, scales_q6_k, 210, false, false, w, r, t, n, k)
-DOT(q8_0, DOT_Q8_0)
-DOT(q4_0, DOT_Q4_0)
-DOT(q4_1, DOT_Q4_1)
-DOT(q5_0, DOT_Q5_0)
-DOT(q5_1, DOT_Q5_1)
-DOT(q4_k, DOT_Q4_K)
-DOT(q5_k, DOT_Q5_K)
-DOT(q6_k, DOT_Q6_K)
+DOT(q8_0, CALL_Q8_0)
+DOT(q4_0, CALL_Q4_0)
+DOT(q4_1, CALL_Q4_1)
+DOT(q5_0, CALL_Q5_0)
+DOT(q5_1, CALL_Q5_1)
+#define CALL_Q4_K(rows, n) dot_blocks_256(out, bytes_q4_k, scales_q4_k, 144, true, true, w, bytes, rows, x, t, n, k)
+#define CALL_Q5_K(rows, n) dot_blocks_256(out, bytes_q5_k, scales_q5_k, 176, true, true, w, bytes, rows, x, t, n, k)
+#define CALL_Q6_K(rows, n) dot_blocks_256(out, bytes_q6_k, scales_q6_k, 210, false, false, w, bytes, rows, x, t, n, k)
+DOT(q4_k, CALL_Q4_K)
+DOT(q5_k, CALL_Q5_K)
+DOT(q6_k, CALL_Q6_K)
 
 /* One token to 16-bit groups. */
 static void round_token(const float *x, int64_t k, int16_t *q, float *scale, float *sum, float *pair) {
@@ -236,23 +245,25 @@ static rounded round_tokens(hh_arena *scratch, hh_tensor x, int64_t k) {
 }
 #endif
 
-static void dot_any(float *out, const job *j, hh_dtype type, const void *row, int64_t t, int n, float *buffer) {
+/* out[r * n + j]: rows from `w` on, tokens from t on. */
+static void dot_any(float *out, const job *j, hh_dtype type, const char *w, size_t bytes, int rows, int64_t t, int n,
+                    float *buffer) {
     int64_t k = j->w->k;
     switch (type) {
     case HH_DTYPE_F32:
-        dot_f32(out, row, j->x, t, n, k);
+        dot_f32(out, w, bytes, rows, j->x, t, n, k);
         return;
     case HH_DTYPE_BF16:
-        dot_bf16(out, row, j->x, t, n, k);
+        dot_bf16(out, w, bytes, rows, j->x, t, n, k);
         return;
     case HH_DTYPE_F16:
-        dot_f16(out, row, j->x, t, n, k);
+        dot_f16(out, w, bytes, rows, j->x, t, n, k);
         return;
 #if HH_GROUPS
 #define CASE(type, TYPE, has_min)                                                                                      \
     case HH_DTYPE_##TYPE:                                                                                              \
         if (!j->r.q) break;                                                                                            \
-        dot_##type(out, row, &j->r, t, n, k);                                                                          \
+        dot_##type(out, (const uint8_t *)w, bytes, rows, &j->r, t, n, k);                                              \
         return;
         HH_GROUP_TYPES_32(CASE)
         HH_GROUP_TYPES_256(CASE)
@@ -261,8 +272,10 @@ static void dot_any(float *out, const job *j, hh_dtype type, const void *row, in
     default:
         break;
     }
-    if (t == 0) widen(type, buffer, row, k);
-    dot_f32(out, buffer, j->x, t, n, k);
+    for (int r = 0; r < rows; r++) {
+        widen(type, buffer, w + (size_t)r * bytes, k);
+        dot_f32(out + r * n, (const char *)buffer, 0, 1, j->x, t, n, k);
+    }
 }
 
 static void multiply_rows(void *context, int64_t item, int thread) {
@@ -270,20 +283,24 @@ static void multiply_rows(void *context, int64_t item, int thread) {
     hh_arena *scratch = &j->be->thread_scratch[thread];
     size_t mark = scratch->used;
     float *buffer = hh_arena_alloc(scratch, (size_t)j->w->k * sizeof *buffer);
-    hh_linear_item it = hh_linear_item_at(j->w, j->step, item);
-    hh_tensor w = it.part->w;
+    const hh_linear_item it = hh_linear_item_at(j->w, j->step, item);
+    const hh_tensor w = it.part->w;
     const float *bias = it.part->bias.data;
-    size_t row = hh_dtype_bytes(w.dtype, w.stride);
-    for (int64_t r = it.lo; r < it.hi; r++) {
-        for (int64_t t = 0; t < j->x.dim[0]; t += MOST) {
+    const size_t bytes = hh_dtype_bytes(w.dtype, w.stride);
+    const int64_t T = j->x.dim[0];
+    for (int64_t r = it.lo; r < it.hi;) {
+        const int rows = T == 1 && it.hi - r >= MOST ? MOST : 1;
+        for (int64_t t = 0; t < T; t += MOST) {
             float out[MOST];
-            int n = j->x.dim[0] - t < MOST ? (int)(j->x.dim[0] - t) : MOST;
-            dot_any(out, j, w.dtype, (const char *)w.data + (size_t)r * row, t, n, buffer);
-            for (int i = 0; i < n; i++) {
-                float *y = hh_row(j->y, t + i) + it.column + (r - it.lo);
-                *y = (j->accumulate ? *y : 0) + out[i] + (bias ? bias[r] : 0);
+            const int n = T - t < MOST ? (int)(T - t) : MOST;
+            dot_any(out, j, w.dtype, (const char *)w.data + (size_t)r * bytes, bytes, rows, t, n, buffer);
+            for (int i = 0; i < rows * n; i++) { /* either one row or one token */
+                const int64_t row = r + i / n;
+                float *y = hh_row(j->y, t + i % n) + it.column + (row - it.lo);
+                *y = (j->accumulate ? *y : 0) + out[i] + (bias ? bias[row] : 0);
             }
         }
+        r += rows;
     }
     hh_arena_reset(scratch, mark);
 }
