@@ -247,7 +247,7 @@ static hh_code open_data(session *s, hh_error *err) {
                             .n_files = data.n ? data.n : 1,
                             .needles = needles,
                             .cache_dir = cache,
-                            .seed = (uint64_t)common.seed};
+                            .seed = s->o.data.seed};
     code = hh_make_directory(cache, err);
     if (code == HH_OK) code = hh_mixture_new(&s->mixture, s->tokenizer, &o, err);
     hh_free(shipped);
@@ -267,7 +267,7 @@ static hh_code choose_options(session *s, hh_error *err) {
     s->o.data = (hh_trainset_options){
         .sequences = batch, .length = s->length, .n_lengths = n_lengths, .micro_tokens = micro_tokens};
     s->o.data.background_weight = background;
-    s->o.data.seed = (uint64_t)common.seed;
+    s->o.data.seed = hh_hash64(stage_name, strlen(stage_name), (uint64_t)common.seed); /* stages see other batches */
     s->o.data.fill = fill_sequence;
     int64_t longest = hh_trainset_longest(&s->o.data);
     if (micro_tokens < longest) s->o.data.micro_tokens = longest;
