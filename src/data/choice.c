@@ -69,7 +69,7 @@ static void set_option(hh_choice_item *item, int64_t i, const char *context, con
 static hh_code read_item(void *context, const json_t *o, hh_error *err) {
     reading *r = context;
     hh_choice_set *set = r->set;
-    hh_choice_kind kind;
+    hh_choice_kind kind = set->kind;
     json_t *options = NULL;
     const char *before = NULL, *behind = NULL;
     int64_t gold = 0;

@@ -31,7 +31,7 @@ static hh_code split_weight(const char *word, char **path, double *weight, hh_er
 
 static hh_code open_file(hh_mixture *m, int64_t i, const char *word, const hh_tokenizer *t, const char *dir,
                          hh_error *err) {
-    char *path;
+    char *path = NULL;
     HH_TRY(split_weight(word, &path, &m->upto[i], err));
     hh_code code = hh_shard_open(&m->shard[i], path, t, dir, err);
     if (code == HH_OK && m->shard[i].n < 2)
