@@ -13,11 +13,6 @@ typedef struct verb {
     hh_verb_fn *run;
 } verb;
 
-/* Verbs that are not built in stay out of the table: their symbol is weak. */
-#define HH_VERB(name) extern hh_verb_fn hh_cmd_##name __attribute__((weak));
-#include "cli/verbs.def"
-#undef HH_VERB
-
 static const verb verbs[] = {
 #define HH_VERB(name) {#name, hh_cmd_##name},
 #include "cli/verbs.def"
@@ -89,7 +84,7 @@ int hh_cli_done(void) {
 
 static const verb *find_verb(const char *name) {
     for (int i = 0; i < N_VERBS; i++)
-        if (verbs[i].run && strcmp(verbs[i].name, name) == 0) return &verbs[i];
+        if (strcmp(verbs[i].name, name) == 0) return &verbs[i];
     return NULL;
 }
 
@@ -109,8 +104,7 @@ static int list_verbs(void) {
          "Usage: hydrahead VERB [words] [options]\n\nVerbs:");
     int code = 0;
     show = SHOW_SUMMARY;
-    for (int i = 0; i < N_VERBS; i++)
-        if (verbs[i].run) code |= show_verb(&verbs[i]);
+    for (int i = 0; i < N_VERBS; i++) code |= show_verb(&verbs[i]);
     puts("\n`hydrahead VERB --help` says more about one, `hydrahead help --man VERB` is its man page.");
     return code | hh_cli_done();
 }
@@ -126,8 +120,7 @@ static int print_main_page(void) {
          "and measures both.\n.SH VERBS");
     show = SHOW_ROFF_SUMMARY;
     int code = 0;
-    for (int i = 0; i < N_VERBS; i++)
-        if (verbs[i].run) code |= show_verb(&verbs[i]);
+    for (int i = 0; i < N_VERBS; i++) code |= show_verb(&verbs[i]);
     puts(".SH ENVIRONMENT\n.TP\nHYDRAHEAD_CHECK=nan\nlooks through every result for values that are not finite, and "
          "names the "
          "first.\n.TP\nHYDRAHEAD_ISA\nreference, avx2 or avx512: CPU kernels instead of the best there are.\n.TP\n"
@@ -153,8 +146,7 @@ static int run_help(int argc, char **argv) {
         else if (strcmp(argv[i], "--examples") == 0)
             show = SHOW_EXAMPLES;
         else if (strcmp(argv[i], "--verbs") == 0) {
-            for (int v = 0; v < N_VERBS; v++)
-                if (verbs[v].run) puts(verbs[v].name);
+            for (int v = 0; v < N_VERBS; v++) puts(verbs[v].name);
             return hh_cli_done();
         } else if (argv[i][0] == '-' || name) {
             fprintf(stderr, "hydrahead: help takes one verb, and --man, --options, --examples or --verbs\n");
