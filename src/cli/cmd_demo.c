@@ -32,7 +32,7 @@ static const hh_command command = {
         "into Gated DeltaNet, trains the hybrid back to the teacher, and looks for needles at 1, 4 and 16 times the trained length: "
         "for the teacher, for this hybrid, and for a control that keeps as many other heads and trains on the same batches. Ends with "
         "the path of a report.",
-    .example = "hydrahead demo --samples 1 --align-steps 1 --distill-steps 1 --out $TMP/demo",
+    .example = "hydrahead demo --samples 1 --align-steps 1 --distill-steps 1 --out demo-out",
     .options = options,
     .min_words = 0,
     .max_words = 0};

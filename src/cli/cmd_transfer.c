@@ -41,7 +41,7 @@ static const hh_command command = {
         "the plan, DIR/hybrid the converted model, DIR/1-align, DIR/2-distill, ... the training stages; the last is the result.\n\nA recipe is a "
         "JSON object: \"probe\", \"select\" and \"convert\" hold options of these verbs, \"train\" is a list of stages with options of train. "
         "A \"probe\" of null keeps DIR/probe/heads.json as you put it there.",
-    .example = "hydrahead transfer nano --recipe tests/cli/golden/tiny_recipe.json --out $TMP/transfer",
+    .example = "hydrahead transfer nano --recipe tests/cli/golden/tiny_recipe.json --out nano-transfer",
     .options = options,
     .min_words = 1,
     .max_words = 1};
