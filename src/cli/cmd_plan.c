@@ -58,6 +58,9 @@ static const hh_command command = {
     .max_words = 1,
 };
 
+/* What oneDNN's kernels, made at run time for the shapes they meet, and its caches take: measured, much the same for every model. */
+#define KERNEL_BYTES ((size_t)12 << 20)
+
 typedef struct row {
     const char *key, *what;
     double bytes;
@@ -108,6 +111,7 @@ static hh_code make(table *t, const char *path, hh_error *err) {
         } else {
             plan_inference(t, c);
         }
+        add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
         add(t, "scratch", "scratch of the operations",
             (double)be->n_threads * HH_THREAD_SCRATCH_BYTES + (train ? (double)HH_SCRATCH_BYTES : 0));
     }
