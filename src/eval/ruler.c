@@ -107,8 +107,7 @@ static hh_code run_cell(evaluation *e, runner *r, hh_needles *needles, const cha
             if (code == HH_OK) code = hh_partial_add(e->partial, key, i, fresh, 5, err);
         }
         hh_needle_sample_release(&s);
-        if (code == HH_OK && hh_interrupted())
-            code = hh_fail(err, HH_ECANCELLED, "interrupted; the same command goes on from here");
+        if (code == HH_OK && hh_interrupted()) code = hh_fail(err, HH_ECANCELLED, "interrupted");
         c->n = i + 1;
         hh_progress_update(&e->progress, (double)++e->done, label);
     }
@@ -174,6 +173,9 @@ hh_code hh_eval_ruler(hh_ruler_result *out, const hh_subject *subject, int64_t n
             for (int64_t l = 0; l < o->n_lengths && code == HH_OK; l++) code = evaluate(&e, s, t, l, err);
     hh_progress_end(&e.progress);
     hh_partial_close(e.partial);
+    if (code == HH_ECANCELLED)
+        hh_fail(err, code, "interrupted after %lld of %lld samples%s", (long long)e.done,
+                (long long)(cells * o->n_samples), o->partial ? "; the same command goes on from there" : "");
     if (code == HH_OK && nothing_fits(out)) code = hh_fail(err, HH_EUNSUPPORTED, "no task fits: %s", out->cell[0].why);
     if (code != HH_OK) hh_ruler_result_release(out);
     return code;
