@@ -3,6 +3,8 @@
 
 #include <omp.h>
 #include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 void hh_parallel_for(int n_threads, int64_t n, hh_loop_body *body, void *context) {
     if (n_threads <= 1 || n <= 1) {
@@ -15,6 +17,11 @@ void hh_parallel_for(int n_threads, int64_t n, hh_loop_body *body, void *context
 
 void hh_parallel_tame_libraries(void) {
     omp_set_num_threads(1);
+}
+
+void hh_parallel_short_spin(char **argv) {
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    if (setenv("GOMP_SPINCOUNT", "10000", 0) == 0) execv("/proc/self/exe", argv);
 }
 
 int hh_cpu_count(void) {

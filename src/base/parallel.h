@@ -14,6 +14,12 @@ void hh_parallel_for(int n_threads, int64_t n, hh_loop_body *body, void *context
 /* Libraries that make threads of their own keep to the calling thread from here on; hh_parallel_for is not affected. */
 void hh_parallel_tame_libraries(void);
 
+/* GNU's OpenMP lets idle threads spin for about a millisecond, which wastes whole processors as soon as anything else
+ * runs on the machine (measured there: training steps twice as slow). How long is read from the environment when the
+ * library is loaded, before main, so this starts the program once more with a short spin, unless the user has said
+ * something about it. The first thing main does; returns when there is nothing to do or it cannot be done. */
+void hh_parallel_short_spin(char **argv);
+
 /* Processors that this process may run on (affinity respected), at least 1. */
 int hh_cpu_count(void);
 

@@ -13,8 +13,8 @@
 #include <stdio.h>
 
 #define CALIBRATION_TOKENS 16384
-#define SENDERS 8
-#define SEQUENCES 16 /* of a training step, each of the native length */
+#define SENDERS            8
+#define SEQUENCES          16 /* of a training step, each of the native length */
 
 hh_demo_options hh_demo_defaults(void) {
     return (hh_demo_options){.out_dir = "demo-out",
@@ -42,36 +42,34 @@ static hh_code open_teacher(hh_demo *d, hh_error *err) {
     return hh_make_directory(d->o.out_dir, err);
 }
 
-/* Pairs of needles in book text, with the value or the key replaced. */
-static hh_code make_pairs(hh_demo *d, hh_corruption kind, hh_pair *pair, hh_error *err) {
-    const hh_needle_options o = {.task = d->task, .length = d->model[HH_DEMO_TEACHER]->config.max_position, .seed = (uint32_t)d->o.seed};
+/* Pairs of needles in book text, the value replaced. */
+static hh_code make_pairs(hh_demo *d, hh_pair *pair, hh_error *err) {
+    const hh_needle_options o = {
+        .task = d->task, .length = d->model[HH_DEMO_TEACHER]->config.max_position, .seed = (uint32_t)d->o.seed};
     hh_needles *needles;
     HH_TRY(hh_needles_new(&needles, d->tokenizer, &o, err));
     hh_code code = HH_OK;
-    for (int64_t i = 0; i < d->o.pairs && code == HH_OK; i++) code = hh_pair_from_needles(needles, kind, &pair[i], err);
+    for (int64_t i = 0; i < d->o.pairs && code == HH_OK; i++)
+        code = hh_pair_from_needles(needles, HH_CORRUPT_VALUE, &pair[i], err);
     hh_needles_free(needles);
     return code;
 }
 
+/* With one needle in the text the key decides nothing: the capability is the value. */
 static hh_code probe(hh_demo *d, hh_error *err) {
-    static const char *const names[] = {"niah_book/value", "niah_book/key"};
-    hh_pair *pairs[2];
-    hh_capability capability[2];
-    hh_code code = HH_OK;
-    for (int k = 0; k < 2; k++) {
-        pairs[k] = hh_alloc(sizeof(hh_pair) * (size_t)d->o.pairs);
-        capability[k] = (hh_capability){.name = names[k], .pair = pairs[k], .n_pairs = d->o.pairs};
-    }
-    for (int k = 0; k < 2 && code == HH_OK; k++) code = make_pairs(d, k ? HH_CORRUPT_KEY : HH_CORRUPT_VALUE, pairs[k], err);
+    hh_pair *pair = hh_alloc(sizeof *pair * (size_t)d->o.pairs);
+    const hh_capability capability = {.name = "niah_book/value", .pair = pair, .n_pairs = d->o.pairs};
     const hh_probe_options o = {.senders = SENDERS};
-    if (code == HH_OK) code = hh_probe(&d->scores, d->model[HH_DEMO_TEACHER], capability, 2, &o, err);
-    for (int k = 0; k < 2; k++) hh_pairs_free(pairs[k], d->o.pairs);
+    hh_code code = make_pairs(d, pair, err);
+    if (code == HH_OK) code = hh_probe(&d->scores, d->model[HH_DEMO_TEACHER], &capability, 1, &o, err);
+    hh_pairs_free(pair, d->o.pairs);
     return code;
 }
 
 static hh_code write_scores(const hh_demo *d, char **heads, hh_error *err) {
     *heads = hh_path_join(d->o.out_dir, "heads.json");
-    HH_TRY(hh_scores_write_json(d->scores, *heads, "nano", d->model[HH_DEMO_TEACHER]->config.max_position, (int64_t)d->o.seed, err));
+    HH_TRY(hh_scores_write_json(d->scores, *heads, "nano", d->model[HH_DEMO_TEACHER]->config.max_position,
+                                (int64_t)d->o.seed, err));
     char *page = hh_path_join(d->o.out_dir, "heads.html");
     hh_code code = hh_scores_write_html(d->scores, page, "nano", err);
     hh_free(page);
@@ -122,7 +120,8 @@ static hh_code calibrate(const hh_demo *d, double *gamma, hh_error *err) {
     return code;
 }
 
-/* What a short transfer needs (docs/TRAINING.md): a small base of the log-scale, on in training too; gates that start open. */
+/* What a short transfer needs (docs/TRAINING.md): a small base of the log-scale, on in training too; gates that start
+ * open. */
 static hh_code convert(hh_demo *d, hh_error *err) {
     const hh_model *teacher = d->model[HH_DEMO_TEACHER];
     double *gamma = hh_alloc(sizeof *gamma * (size_t)(teacher->config.n_layers * teacher->config.n_heads));
@@ -141,8 +140,8 @@ static hh_code convert(hh_demo *d, hh_error *err) {
     return code;
 }
 
-static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids, uint8_t *flags,
-                             hh_error *err) {
+static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
+                             uint8_t *flags, hh_error *err) {
     return hh_mixture_row(context, step, row, n_rows, length, ids, flags, err);
 }
 
@@ -166,8 +165,8 @@ done:
     return code;
 }
 
-static hh_code train(hh_demo *d, const hh_stage *stage, const char *name, int64_t steps, double lr, const hh_mixture *mixture,
-                     hh_demo_curve *curve, hh_error *err) {
+static hh_code train(hh_demo *d, const hh_stage *stage, const char *name, int64_t steps, double lr,
+                     const hh_mixture *mixture, hh_demo_curve *curve, hh_error *err) {
     const int64_t native = d->model[HH_DEMO_TEACHER]->config.max_position;
     hh_trainer_options o = hh_trainer_defaults(stage, steps);
     o.schedule.peak = lr;
@@ -199,7 +198,8 @@ static hh_code train_stages(hh_demo *d, hh_error *err) {
     hh_free(text);
     HH_TRY(code);
     code = train(d, &hh_stage_align, "align", d->o.align_steps, 3e-3, mixture, &d->curve[0], err);
-    if (code == HH_OK) code = train(d, &hh_stage_distill, "distill", d->o.distill_steps, 7e-4, mixture, &d->curve[1], err);
+    if (code == HH_OK)
+        code = train(d, &hh_stage_distill, "distill", d->o.distill_steps, 7e-4, mixture, &d->curve[1], err);
     hh_mixture_free(mixture);
     return code;
 }
@@ -248,7 +248,9 @@ static void say_plan(const hh_demo *d, int which, const char *what, hh_demo_say 
 hh_code hh_demo_run(hh_demo *d, hh_backend *be, const hh_demo_options *o, hh_demo_say *say, hh_error *err) {
     *d = (hh_demo){.o = *o, .be = be, .task = HH_NIAH_BOOK, .start = hh_now()};
     HH_TRY(open_teacher(d, err));
-    sayf(say, "nano: %" PRId64 " layers of %" PRId64 " heads, trained on %" PRId64 " tokens. Probing: which heads carry the answer?",
+    sayf(say,
+         "nano: %" PRId64 " layers of %" PRId64 " heads, trained on %" PRId64
+         " tokens. Probing: which heads carry the answer?",
          d->model[0]->config.n_layers, d->model[0]->config.n_heads, d->model[0]->config.max_position);
     HH_TRY(probe(d, err));
     say_scores(d, say);
@@ -256,11 +258,15 @@ hh_code hh_demo_run(hh_demo *d, hh_backend *be, const hh_demo_options *o, hh_dem
     say_plan(d, HH_DEMO_CAUSAL, "causal hybrid: the best heads;", say);
     say_plan(d, HH_DEMO_RANDOM, "control: as many others, drawn at random;", say);
     HH_TRY(convert(d, err));
-    sayf(say, "KV cache: %.0f bytes a token in the teacher, %.0f in the causal hybrid, %.0f in the control. Training both on the same batches:",
+    sayf(say,
+         "KV cache: %.0f bytes a token in the teacher, %.0f in the causal hybrid, %.0f in the control. Training both "
+         "on the same batches:",
          d->cache_bytes[0], d->cache_bytes[1], d->cache_bytes[2]);
     HH_TRY(train_stages(d, err));
     HH_TRY(save_hybrids(d, err));
-    sayf(say, "Hiding %" PRId64 " numbers in book text at each length, with keys and numbers that were never trained on:", d->o.samples);
+    sayf(say,
+         "Hiding %" PRId64 " numbers in book text at each length, with keys and numbers that were never trained on:",
+         d->o.samples);
     HH_TRY(find_needles(d, err));
     d->seconds = hh_now() - d->start;
     return HH_OK;

@@ -1,7 +1,8 @@
-/* The whole job on the shipped model, live: probe, select, convert, align, distil, and needles for the teacher and two hybrids.
+/* The whole job on the shipped model, live: probe, select, convert, align, distil, and needles for the teacher and two
+ * hybrids.
  *
- * The second hybrid is the control: it keeps as many heads as the first, drawn at random from the others, and trains on the same
- * batches with the same forward of the teacher. Everything shown was computed in this run.
+ * The second hybrid is the control: it keeps as many heads as the first, drawn at random from the others, and trains on
+ * the same batches with the same forward of the teacher. Everything shown was computed in this run.
  */
 #ifndef HH_DEMO_DEMO_H
 #define HH_DEMO_DEMO_H
@@ -48,8 +49,8 @@ typedef struct hh_demo {
     int64_t trained_tokens;
 } hh_demo;
 
-/* Runs everything and leaves the results in *d (release it also after a failure). Progress on stderr; what was found is printed
- * to `say` as it is found. HH_ECANCELLED when interrupted. */
+/* Runs everything and leaves the results in *d (release it also after a failure). Progress on stderr; what was found is
+ * printed to `say` as it is found. HH_ECANCELLED when interrupted. */
 typedef void hh_demo_say(const char *text);
 hh_code hh_demo_run(hh_demo *d, hh_backend *be, const hh_demo_options *o, hh_demo_say *say, hh_error *err);
 void hh_demo_release(hh_demo *d);

@@ -10,17 +10,21 @@
 
 static const char *const names[HH_DEMO_MODELS] = {"teacher", "causal", "random"};
 
-static const hh_ruler_cell *cell(const hh_demo *d, int model, int64_t length) { return hh_ruler_cell_at(&d->needles, model, 0, length); }
+static const hh_ruler_cell *cell(const hh_demo *d, int model, int64_t length) {
+    return hh_ruler_cell_at(&d->needles, model, 0, length);
+}
 
 void hh_demo_table(const hh_demo *d, bool page, hh_buf *out) {
-    static const char *const rows[HH_DEMO_MODELS] = {"teacher, 32 heads of full attention", "causal hybrid", "random hybrid (control)"};
+    static const char *const rows[HH_DEMO_MODELS] = {"teacher, 32 heads of full attention", "causal hybrid",
+                                                     "random hybrid (control)"};
     hh_cells t = {.cols = 2 + HH_DEMO_LENGTHS};
     hh_cells_add(&t, "needles found");
     for (int i = 0; i < HH_DEMO_LENGTHS; i++) hh_cells_add(&t, "%" PRId64 " tokens", d->o.length[i]);
     hh_cells_add(&t, "cache bytes a token");
     for (int m = 0; m < HH_DEMO_MODELS; m++) {
         hh_cells_add(&t, "%s", rows[m]);
-        for (int i = 0; i < HH_DEMO_LENGTHS; i++) hh_cells_add(&t, "%.2f ± %.2f", cell(d, m, i)->accuracy, cell(d, m, i)->error);
+        for (int i = 0; i < HH_DEMO_LENGTHS; i++)
+            hh_cells_add(&t, "%.2f ± %.2f", cell(d, m, i)->accuracy, cell(d, m, i)->error);
         hh_cells_add(&t, "%.0f", d->cache_bytes[m]);
     }
     hh_cells_print(&t, page, out);
@@ -30,30 +34,36 @@ void hh_demo_table(const hh_demo *d, bool page, hh_buf *out) {
 void hh_demo_sentences(const hh_demo *d, hh_buf *out) {
     const int last = HH_DEMO_LENGTHS - 1;
     hh_buf_printf(out,
-                  "The teacher finds %.0f %% of the needles at the %" PRId64 " tokens it was trained on, and %.0f %% at %" PRId64 ".\n",
-                  100 * cell(d, HH_DEMO_TEACHER, 0)->accuracy, d->o.length[0], 100 * cell(d, HH_DEMO_TEACHER, last)->accuracy,
-                  d->o.length[last]);
+                  "The teacher finds %.0f %% of the needles at the %" PRId64
+                  " tokens it was trained on, and %.0f %% at %" PRId64 ".\n",
+                  100 * cell(d, HH_DEMO_TEACHER, 0)->accuracy, d->o.length[0],
+                  100 * cell(d, HH_DEMO_TEACHER, last)->accuracy, d->o.length[last]);
     hh_buf_printf(out,
-                  "The hybrid that keeps full attention in the %" PRId64 " heads that matter finds %.0f %% and %.0f %%, with %.0f bytes of cache a "
+                  "The hybrid that keeps full attention in the %" PRId64
+                  " heads that matter finds %.0f %% and %.0f %%, with %.0f bytes of cache a "
                   "token instead of %.0f, after %.2f M tokens of transfer.\n",
                   d->o.heads, 100 * cell(d, HH_DEMO_CAUSAL, 0)->accuracy, 100 * cell(d, HH_DEMO_CAUSAL, last)->accuracy,
                   d->cache_bytes[HH_DEMO_CAUSAL], d->cache_bytes[HH_DEMO_TEACHER], (double)d->trained_tokens / 1e6);
-    hh_buf_printf(out,
-                  "As many other heads, trained on the same batches, find %.0f %% and %.0f %%: which heads stay is what decides (four heads drawn "
-                  "freely from the 32 would often hold one of those that matter, so the control is drawn from the rest).\n",
-                  100 * cell(d, HH_DEMO_RANDOM, 0)->accuracy, 100 * cell(d, HH_DEMO_RANDOM, last)->accuracy);
+    hh_buf_printf(
+        out,
+        "As many other heads, trained on the same batches, find %.0f %% and %.0f %%: which heads stay is what decides "
+        "(four heads drawn "
+        "freely from the 32 would often hold one of those that matter, so the control is drawn from the rest).\n",
+        100 * cell(d, HH_DEMO_RANDOM, 0)->accuracy, 100 * cell(d, HH_DEMO_RANDOM, last)->accuracy);
 }
 
 static json_t *kept_heads(const hh_plan *p) {
     json_t *list = json_array();
     for (int64_t i = 0; i < p->n_layers * p->n_heads; i++)
         if (hh_plan_keeps(p, i / p->n_heads, i % p->n_heads))
-            json_array_append_new(list, json_pack("[I, I]", (json_int_t)(i / p->n_heads), (json_int_t)(i % p->n_heads)));
+            json_array_append_new(list,
+                                  json_pack("[I, I]", (json_int_t)(i / p->n_heads), (json_int_t)(i % p->n_heads)));
     return list;
 }
 
 static json_t *summary(const hh_demo *d) {
-    json_t *o = json_object(), *lengths = json_array(), *accuracy = json_object(), *error = json_object(), *cache = json_object();
+    json_t *o = json_object(), *lengths = json_array(), *accuracy = json_object(), *error = json_object(),
+           *cache = json_object();
     for (int i = 0; i < HH_DEMO_LENGTHS; i++) json_array_append_new(lengths, json_integer(d->o.length[i]));
     for (int m = 0; m < HH_DEMO_MODELS; m++) {
         json_t *a = json_array(), *e = json_array();
@@ -79,10 +89,12 @@ static json_t *summary(const hh_demo *d) {
 }
 
 static void curves(const hh_demo *d, hh_buf *page) {
-    static const char *const title[] = {"align: mean squared error of the attention outputs", "distil: divergence from the teacher, nats a token"};
+    static const char *const title[] = {"align: mean squared error of the attention outputs",
+                                        "distil: divergence from the teacher, nats a token"};
     for (int s = 0; s < 2; s++) {
         const hh_demo_curve *c = &d->curve[s];
-        const hh_curve two[] = {{.name = "causal", .x = c->step, .y = c->loss[0], .n = c->n}, {.name = "random", .x = c->step, .y = c->loss[1], .n = c->n}};
+        const hh_curve two[] = {{.name = "causal", .x = c->step, .y = c->loss[0], .n = c->n},
+                                {.name = "random", .x = c->step, .y = c->loss[1], .n = c->n}};
         hh_page_chart(page, title[s], "step", "loss", false, two, 2);
     }
 }
@@ -90,7 +102,8 @@ static void curves(const hh_demo *d, hh_buf *page) {
 /* Accuracy by length, and found needles by depth and length for each model. */
 static void needle_maps(const hh_demo *d, hh_buf *page) {
     enum { DEPTHS = 8 };
-    static const char *const depth_label[DEPTHS] = {"0-12 %", "12-25 %", "25-38 %", "38-50 %", "50-62 %", "62-75 %", "75-88 %", "88-100 %"};
+    static const char *const depth_label[DEPTHS] = {"0-12 %",  "12-25 %", "25-38 %", "38-50 %",
+                                                    "50-62 %", "62-75 %", "75-88 %", "88-100 %"};
     char label[HH_DEMO_LENGTHS][32];
     const char *length_label[HH_DEMO_LENGTHS];
     for (int i = 0; i < HH_DEMO_LENGTHS; i++) {
