@@ -1,5 +1,6 @@
 /* OpenMP parallel-for; see parallel.h. */
 #include "base/parallel.h"
+#include "base/env.h"
 
 #include <omp.h>
 #include <sched.h>
@@ -20,7 +21,7 @@ void hh_parallel_tame_libraries(void) {
 }
 
 void hh_parallel_short_spin(char **argv) {
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    if (hh_env_get()->says_spinning) return;
     if (setenv("GOMP_SPINCOUNT", "10000", 0) == 0) execv("/proc/self/exe", argv);
 }
 

@@ -2,7 +2,7 @@
 #include "base/env.h"
 #include "base/filemap.h"
 #include "base/progress.h"
-#include "cli/cli.h"
+#include "cli/opened.h"
 #include "data/corpus.h"
 #include "probe/scores.h"
 
@@ -209,26 +209,21 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
 }
 
 static hh_code run(const char *path, hh_error *err) {
-    hh_backend *be = NULL;
-    hh_model *m = NULL;
-    hh_tokenizer *t = NULL;
+    hh_cli_opened o;
     hh_scores *scores = NULL;
     pair_list pairs = {.n = 0};
     hh_code code;
-    HH_TRY_GOTO(code, hh_cli_backend(&common, &be, err), done);
-    HH_TRY_GOTO(code, hh_model_open(&m, be, path, HH_LOAD_STORED, err), done);
-    HH_TRY_GOTO(code, hh_tokenizer_open(&t, m->path, err), done);
-    const int64_t native = m->config.max_position, n_tokens = length ? length : native && native < 4096 ? native : 4096;
-    HH_TRY_GOTO(code, gather_pairs(&pairs, t, n_tokens, err), done);
-    const hh_probe_options o = {.senders = all_senders ? -1 : senders};
-    HH_TRY_GOTO(code, hh_probe(&scores, m, pairs.capability, pairs.n, &o, err), done);
+    HH_TRY_GOTO(code, hh_cli_opened_open(&o, &common, path, true, err), done);
+    const int64_t native = o.m->config.max_position;
+    const int64_t n_tokens = length ? length : native && native < 4096 ? native : 4096;
+    HH_TRY_GOTO(code, gather_pairs(&pairs, o.t, n_tokens, err), done);
+    const hh_probe_options how = {.senders = all_senders ? -1 : senders};
+    HH_TRY_GOTO(code, hh_probe(&scores, o.m, pairs.capability, pairs.n, &how, err), done);
     code = report(scores, path, n_tokens, err);
 done:
     hh_scores_free(scores);
     release_pairs(&pairs);
-    hh_tokenizer_close(t);
-    hh_model_close(m);
-    hh_backend_close(be);
+    hh_cli_opened_close(&o);
     return code;
 }
 
