@@ -38,6 +38,7 @@ static problem make(int64_t Hq, int64_t G, int64_t D, const hh_span *span, int64
 /* A cache of its own for every span, longer than need be. */
 static void make_caches(problem *p, hh_dtype type) {
     for (int64_t s = 0; s < p->n_spans; s++) {
+        if (p->span[s].lo == p->span[s].hi) continue; /* nobody reads the cache of an empty span */
         const int64_t n = p->span[s].pos + p->span[s].hi - p->span[s].lo + 3;
         const int64_t gap = hh_dtype_is_quantised(type) ? 0 : 5;
         p->kv[s].k = guarded_3d(type, n, p->G, p->D, gap), p->kv[s].v = guarded_3d(type, n, p->G, p->D, gap);
@@ -60,7 +61,7 @@ static void compare(problem *p, const char *what) {
 
 static void widths_and_groups(void **state) {
     (void)state;
-    const hh_span span[5] = {{0, 1, 0}, {1, 1, 9}, {1, 40, 0}, {40, 55, 130}, {55, 260, 7}};
+    const hh_span span[5] = {{0, 0, 9}, {0, 1, 0}, {1, 40, 0}, {40, 55, 130}, {55, 260, 7}};
     const int64_t D[] = {5, 32, 40, 64, 96, 128};
     for (size_t i = 0; i < sizeof D / sizeof *D; i++) {
         problem p = make(5, 3, D[i], span, 5);

@@ -71,6 +71,13 @@ static inline hh_head_groups hh_group_heads(hh_arena *a, const int32_t *kv_of_q,
     return groups;
 }
 
+/* KV heads that queries name; a backward may have more, without a reader. */
+static inline int64_t hh_kv_heads_read(const int32_t *kv_of_q, int64_t n_q) {
+    int64_t n = 0;
+    for (int64_t h = 0; h < n_q; h++) n = kv_of_q[h] >= n ? kv_of_q[h] + 1 : n;
+    return n;
+}
+
 /* One token of a span against a long context, in attention_decode.c: spans of length 1. */
 typedef struct hh_attention_call {
     hh_backend *be;

@@ -17,6 +17,7 @@
 #define COLUMNS     128 /* of a block; a multiple of HH_PANEL */
 #define TILE_FLOATS 6144
 #define LOWEST      -1e30f
+#define SMALL_WORK  (1 << 18) /* multiply-adds that one thread does alone */
 
 typedef struct block_item {
     int64_t span, g, lo, hi; /* rows [lo, hi) of the batch */
@@ -194,8 +195,11 @@ void HH_SIMD_NAME(attention_fwd)(hh_backend *be, hh_tensor o, hh_tensor lse, hh_
     HH_ASSERT(hh_is_absent(lse) || hh_is_real_matrix(lse, T, Hq));
     HH_ASSERT(hh_are_spans(span, n_spans, T));
     if (!n_spans || !Hq) return;
-    for (int64_t s = 0; s < n_spans; s++)
-        HH_ASSERT(span[s].lo == span[s].hi || kv[s].k.dim[0] >= span[s].pos + span[s].hi - span[s].lo);
+    const int64_t n_kv = hh_kv_heads_read(kv_of_q, Hq);
+    for (int64_t s = 0; s < n_spans; s++) {
+        if (span[s].lo == span[s].hi) continue;
+        HH_ASSERT(kv[s].k.dim[0] >= span[s].pos + span[s].hi - span[s].lo && kv[s].k.dim[1] >= n_kv);
+    }
     hh_arena *a = &be->scratch;
     const size_t mark = a->used;
     block_call call = {.c = {.be = be,
@@ -205,13 +209,16 @@ void HH_SIMD_NAME(attention_fwd)(hh_backend *be, hh_tensor o, hh_tensor lse, hh_
                              .kv = kv,
                              .span = span,
                              .n_spans = n_spans,
-                             .groups = hh_group_heads(a, kv_of_q, Hq, kv[0].k.dim[1]),
+                             .groups = hh_group_heads(a, kv_of_q, Hq, n_kv),
                              .log_scale_base = log_scale_base},
                        .tile = tile_keys(D)};
     const int64_t n = list_blocks(NULL, &call.c);
     call.item = hh_arena_alloc(a, sizeof *call.item * (size_t)n);
     list_blocks(call.item, &call.c);
-    hh_parallel_for(be->n_threads, n, run_block, &call);
+    int64_t work = 0;
+    for (int64_t s = 0; s < n_spans; s++)
+        work += (span[s].hi - span[s].lo) * (span[s].pos + span[s].hi - span[s].lo) * Hq * D;
+    hh_parallel_for(work < SMALL_WORK ? 1 : be->n_threads, n, run_block, &call);
     HH_SIMD_NAME(attention_decode)(&call.c);
     hh_arena_reset(a, mark);
 }

@@ -15,6 +15,7 @@
 #define HH_GDN_LDN   (HH_GDN_CHUNK + 16) /* row length of [n, n] matrices */
 #define HH_GDN_SOLVE 16                  /* rows of a diagonal block */
 #define HH_GDN_ROWS  12                  /* rows of a block of triangular products */
+#define HH_GDN_SMALL (1 << 15)           /* elements of all states times tokens that one thread does alone */
 
 typedef struct hh_gdn_chunk {
     int64_t n, D, cols, ld;         /* cols: D in whole panels; ld: row length of [., D] matrices */

@@ -220,6 +220,6 @@ void HH_SIMD_NAME(gdn_bwd)(hh_backend *be, hh_tensor dq, hh_tensor dk, hh_tensor
                   .dstate = dstate,
                   .span = span,
                   .first_chunk = first};
-    hh_parallel_for(be->n_threads, n_spans * heads, run_head, &c);
+    hh_parallel_for(T * heads * D * D < HH_GDN_SMALL ? 1 : be->n_threads, n_spans * heads, run_head, &c);
     hh_arena_reset(&be->scratch, mark);
 }

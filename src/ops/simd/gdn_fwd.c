@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-#define SMALL_WORK (1 << 15) /* elements of all states times tokens that one thread does alone */
-
 typedef struct fwd_call {
     hh_backend *be;
     hh_tensor o, saved, q, k, v, g, beta;
@@ -148,6 +146,6 @@ void HH_SIMD_NAME(gdn_fwd)(hh_backend *be, hh_tensor o, hh_tensor saved, hh_tens
                   .span = span,
                   .first_chunk = first,
                   .mode = mode};
-    hh_parallel_for(work < SMALL_WORK ? 1 : be->n_threads, n_spans * heads, run_head, &c);
+    hh_parallel_for(work < HH_GDN_SMALL ? 1 : be->n_threads, n_spans * heads, run_head, &c);
     hh_arena_reset(&be->scratch, mark);
 }
