@@ -4,46 +4,10 @@
 #define HH_TESTS_PROBE_BRUTE_FORCE_H
 
 #include "probe/prober.h"
-#include "support/support.h"
-
-#include "base/rng.h"
+#include "probe/random_model.h"
 
 #include <math.h>
 #include <string.h>
-
-/* A dense model of random weights. */
-static hh_model *random_model(hh_backend *be, hh_family family, uint64_t seed) {
-    hh_config c = {.family = family,
-                   .n_layers = 2,
-                   .n_heads = 4,
-                   .n_kv_heads = 2,
-                   .head_dim = 8,
-                   .width = 24,
-                   .ffn = 40,
-                   .vocab = 53,
-                   .max_position = 64,
-                   .norm_eps = 1e-6,
-                   .tied = family != HH_LLAMA,
-                   .qk_norm = family == HH_QWEN3,
-                   .stored = HH_DTYPE_F32,
-                   .bos_id = -1,
-                   .rope = {.theta = 10000, .factor = 1}};
-    for (int64_t l = 0; l < c.n_layers; l++) {
-        c.dense[l] = true;
-        for (int64_t h = 0; h < c.n_heads; h++) c.fa[l][h] = true;
-    }
-    hh_error err = {0};
-    hh_model *m;
-    assert_int_equal(hh_model_create(&m, be, &c, &err), HH_OK);
-    hh_rng rng = hh_rng_seeded(seed);
-    for (int64_t i = 0; i < m->n_params; i++) {
-        hh_tensor t = *m->param[i].slot;
-        hh_real *x = t.data;
-        double scale = t.rank == 2 ? 1.5 / sqrt((double)t.dim[1]) : 0.1;
-        for (int64_t j = 0; j < hh_tensor_count(t); j++) x[j] = (hh_real)(scale * hh_rng_normal(&rng) + (t.rank == 1));
-    }
-    return m;
-}
 
 typedef struct brute {
     const hh_model *m;
