@@ -7,9 +7,10 @@
 #include "train/state.h"
 #include "train/trainlog.h"
 
+#include <glob.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 typedef struct loop {
     const hh_job *j;
@@ -59,6 +60,17 @@ static hh_code open_logs(loop *l, hh_error *err) {
     return HH_OK;
 }
 
+/* What a killed run was writing; the log's lock says that nobody writes here now. */
+static void remove_unfinished_files(const char *dir) {
+    char *pattern = hh_path_join(dir, "*.tmp-*");
+    glob_t found;
+    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++) unlink(found.gl_pathv[i]);
+        globfree(&found);
+    }
+    hh_free(pattern);
+}
+
 static hh_code begin(loop *l, hh_error *err) {
     HH_TRY(hh_make_directory(l->j->dir, err));
     l->state_path = hh_path_join(l->j->dir, "state.bin");
@@ -68,7 +80,13 @@ static hh_code begin(loop *l, hh_error *err) {
     }
     l->result.first_step = l->t->step;
     HH_TRY(check_directories(l, err));
-    return open_logs(l, err);
+    HH_TRY(open_logs(l, err));
+    remove_unfinished_files(l->j->dir);
+    for (int64_t i = 0; i < l->t->n_students; i++) {
+        remove_unfinished_files(l->j->student_dir[i]);
+        if (!holds(l->j->student_dir[i], "model.safetensors")) l->saved = -1; /* taken away: to be written again */
+    }
+    return HH_OK;
 }
 
 static void describe(const hh_trainer *t, double tokens_per_s, char *out, size_t size) {
@@ -122,7 +140,7 @@ static hh_code end_early(loop *l, hh_code code, hh_error *err) {
 static hh_code run(loop *l, hh_error *err) {
     HH_TRY(begin(l, err));
     int64_t steps = l->t->o.schedule.steps;
-    if (l->t->step == steps) return HH_OK;
+    if (l->t->step == steps) return save(l, err);
     hh_progress p;
     hh_progress_begin(&p, l->t->o.stage->name, "steps", (double)steps);
     if (l->t->step) hh_progress_update(&p, (double)l->t->step, "continued");

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -171,6 +172,10 @@ static void test_killed_at_any_moment(void **state) {
     }
     assert_int_equal(run(k), HH_OK);
     expect_equal_to_uninterrupted(k.dir);
+    hh_buf out = {0}; /* nothing half-written is left behind */
+    run_line("ls $TMP/moments | grep tmp- | wc -l", 10, &out, NULL);
+    assert_int_equal(atoi(out.data), 0);
+    hh_buf_release(&out);
 }
 
 static void test_after_the_end_nothing_changes(void **state) {
@@ -186,6 +191,17 @@ static void test_after_the_end_nothing_changes(void **state) {
         hh_buf_release(&before[i]);
         hh_buf_release(&after);
     }
+}
+
+static void test_a_finished_checkpoint_that_was_removed_is_written_again(void **state) {
+    (void)state;
+    task k = usual(temp_path("removed"));
+    assert_int_equal(run(k), HH_OK);
+    char *path = hh_path_join(k.dir, "model.safetensors");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(run(k), HH_OK);
+    expect_equal_to_uninterrupted(k.dir);
+    hh_free(path);
 }
 
 static void test_interrupt_saves_and_continues(void **state) {
@@ -261,6 +277,7 @@ int main(void) {
         cmocka_unit_test(test_killed_after_any_step),
         cmocka_unit_test(test_killed_at_any_moment),
         cmocka_unit_test(test_after_the_end_nothing_changes),
+        cmocka_unit_test(test_a_finished_checkpoint_that_was_removed_is_written_again),
         cmocka_unit_test(test_interrupt_saves_and_continues),
         cmocka_unit_test(test_a_loss_that_is_not_finite_keeps_the_last_state),
         cmocka_unit_test(test_other_settings_are_refused),
