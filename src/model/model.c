@@ -133,6 +133,7 @@ hh_code hh_model_open(hh_model **out, hh_backend *be, const char *path, hh_load 
     hh_code code = be->arena_init(be, &m->arena, "model", arena_size(m, source, load), err);
     if (code == HH_OK) {
         hh_sources_place(m, source, load, &m->arena);
+        if (load == HH_LOAD_REAL) be->ops->fill(be, m->flat, 0); /* what lies between parameters */
         hh_sources_read(m, source);
         hh_weights_merge(&m->config, &m->w);
         if (load == HH_LOAD_REAL) { /* nothing points into the map any more */
