@@ -1,4 +1,5 @@
 /* `logits`: what the model says of every next token, as a NumPy array. Needs no tokenizer: ids go in. */
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "cli/idlist.h"
 #include "format/npy.h"
@@ -47,7 +48,10 @@ static const hh_command command = {
 /* All chunks one after another through one cache. */
 static hh_code write_logits(const hh_model *m, hh_run *run, hh_cache *cache, const hh_ids *ids, hh_tensor logits,
                             hh_file_writer *w, hh_error *err) {
+    hh_progress p;
+    hh_progress_begin(&p, "logits", "tokens", (double)ids->len);
     for (int64_t lo = 0; lo < ids->len; lo += chunk) {
+        if (hh_interrupted()) return hh_fail(err, HH_ECANCELLED, "interrupted; %s has not been written", out_path);
         int64_t n = lo + chunk < ids->len ? chunk : ids->len - lo;
         const hh_span span = {.hi = n, .pos = lo};
         const hh_batch batch = {.n_tokens = n, .n_spans = 1, .ids = ids->data + lo, .span = &span, .cache = &cache};
@@ -56,7 +60,9 @@ static hh_code write_logits(const hh_model *m, hh_run *run, hh_cache *cache, con
         hh_logits(run, final, NULL, n, y);
         HH_TRY(m->be->sync(m->be, err));
         HH_TRY(hh_npy_add(w, y.data, hh_tensor_count(y), err));
+        hh_progress_update(&p, (double)(lo + n), NULL);
     }
+    hh_progress_end(&p);
     return HH_OK;
 }
 

@@ -184,6 +184,19 @@ static void report(const totals *t) {
             t->decode_s > 0 ? (double)t->made / t->decode_s : 0, peak);
 }
 
+/* The prompt, chunk by chunk: a long one takes a while, and shows it. */
+static hh_code prefill(hh_session *session, const int32_t *ids, int64_t n, hh_error *err) {
+    hh_progress p;
+    hh_progress_begin(&p, "prefill", "tokens", (double)n);
+    hh_code code = HH_OK;
+    for (int64_t lo = 0; lo < n && code == HH_OK; lo += chunk) {
+        code = hh_session_eval(session, ids + lo, lo + chunk < n ? chunk : n - lo, err);
+        hh_progress_update(&p, (double)(lo + chunk < n ? lo + chunk : n), NULL);
+    }
+    hh_progress_end(&p);
+    return code;
+}
+
 static hh_code answer(const hh_cli_opened *o, hh_session *session, const int32_t *ids, int64_t n, stream *s,
                       totals *sum, hh_error *err) {
     int32_t end[HH_CLI_MAX_END_IDS];
@@ -191,7 +204,7 @@ static hh_code answer(const hh_cli_opened *o, hh_session *session, const int32_t
     const hh_sampling sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p};
     hh_rng rng = hh_rng_stream((uint64_t)common.seed, (uint64_t)hh_session_position(session));
     double start = hh_now();
-    hh_code code = hh_session_eval(session, ids, n, err);
+    hh_code code = prefill(session, ids, n, err);
     double prefilled = hh_now();
     sum->prompt += n;
     sum->prefill_s += prefilled - start;
