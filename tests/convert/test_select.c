@@ -190,7 +190,7 @@ static void test_budgets_that_make_no_sense(void **state) {
     table t;
     hh_plan p;
     few_heads(&t);
-    hh_select_options o = {HH_SELECT_GLOBAL};
+    hh_select_options o = {.strategy = HH_SELECT_GLOBAL};
     assert_refused(hh_select(&p, &t.h, &o, &err), HH_EINVAL, "exactly one budget");
     o = (hh_select_options){HH_SELECT_GLOBAL, .heads = 3, .ratio = 2};
     assert_refused(hh_select(&p, &t.h, &o, &err), HH_EINVAL, "exactly one budget");
