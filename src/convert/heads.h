@@ -11,7 +11,7 @@ typedef struct hh_heads {
     int64_t n_layers, n_heads;    /* L, H */
     int64_t n_kv_heads, head_dim; /* G, D; 0: the file does not say */
     int64_t n_capabilities;
-    double *score;       /* [L*H] S_h of MODEL.md section 4 */
+    double *score;       /* [L*H] S_h of docs/METHOD.md section 4 */
     double *mean_ie;     /* [L*H] mean over capabilities of the stronger of receiver and sender, unclamped */
     double *attribution; /* [L*H] mean over capabilities */
 } hh_heads;

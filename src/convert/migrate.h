@@ -1,4 +1,4 @@
-/* Migration: a dense teacher and a plan become the hybrid that training starts from (MODEL.md sections 2, 6 and 7).
+/* Migration: a dense teacher and a plan become the hybrid that training starts from (docs/METHOD.md sections 2, 6 and 7).
  *
  * Every projection, norm and W_O is the teacher's; what a hybrid has on top starts where it changes least: gates at a
  * constant, convolutions as the identity, head gates equal, gamma at the scale of the teacher's own head outputs.
@@ -20,7 +20,7 @@ typedef struct hh_hybrid_options {
 } hh_hybrid_options;
 
 hh_hybrid_options hh_hybrid_defaults(
-    void); /* MODEL.md's: scale, 500, false, 2, gate on with bias 1, no convolution, no GDN gate, seed 0 */
+    void); /* docs/METHOD.md's: scale, 500, false, 2, gate on with bias 1, no convolution, no GDN gate, seed 0 */
 
 /* The hybrid's configuration. HH_EINVAL when the plan is of another shape, HH_EUNSUPPORTED when the teacher is a hybrid
  * itself. */

@@ -1,4 +1,4 @@
-/* Which heads keep full attention under a budget (MODEL.md section 5).
+/* Which heads keep full attention under a budget (docs/METHOD.md section 5).
  *
  * Heads are ranked by score, ties by unclamped mean indirect effect, then by attribution, then by layer and head. Few
  * heads score above zero, so most of a large budget is decided by the ties; the plan says for each head what decided.

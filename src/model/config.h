@@ -1,4 +1,4 @@
-/* What a model is: the numbers of config.json or of a GGUF's metadata, checked. Equations: MODEL.md (docs/METHOD.md).
+/* What a model is: the numbers of config.json or of a GGUF's metadata, checked. Equations: docs/METHOD.md (docs/METHOD.md).
  * A field that would change the result and is not supported is refused by name (HH_EUNSUPPORTED). */
 #ifndef HH_MODEL_CONFIG_H
 #define HH_MODEL_CONFIG_H
@@ -32,7 +32,7 @@ typedef struct hh_config {
     hh_rope_config rope;
     int32_t end_ids[8], n_end_ids; /* eos ids of config.json and generation_config.json */
     int32_t bos_id;                /* -1: none */
-    /* the hybrid part (MODEL.md section 7) */
+    /* the hybrid part (docs/METHOD.md section 7) */
     bool hybrid;
     hh_fusion fusion;
     double log_scale_base; /* 0: off */
@@ -49,7 +49,7 @@ extern const char *const hh_family_names[], *const hh_fusion_names[], *const hh_
 hh_code hh_config_read(hh_config *out, const hh_store *store, hh_error *err);
 /* From JSON text; `path` is for messages. Also the fuzz target's entry. */
 hh_code hh_config_parse(hh_config *out, const char *path, const char *json, size_t size, hh_error *err);
-/* The JSON object of a config: for a hybrid exactly MODEL.md section 7, for a dense model transformers' own. New
+/* The JSON object of a config: for a hybrid exactly docs/METHOD.md section 7, for a dense model transformers' own. New
  * reference. */
 json_t *hh_config_to_json(const hh_config *c);
 

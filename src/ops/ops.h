@@ -49,7 +49,7 @@ typedef struct hh_linear {
 
 typedef enum hh_gdn_mode { HH_GDN_CHUNKED, HH_GDN_RECURRENT } hh_gdn_mode;
 
-#define HH_GDN_CHUNK 64 /* tokens in a chunk; K of MODEL.md */
+#define HH_GDN_CHUNK 64 /* tokens in a chunk; K of docs/METHOD.md */
 
 #define HH_OP(name, ...) typedef void hh_##name##_fn(hh_backend *be, __VA_ARGS__);
 #include "ops/ops.def"

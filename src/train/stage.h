@@ -1,4 +1,4 @@
-/* A training stage is a loss: what one micro-batch adds to the students' gradients. One file each (MODEL.md section 6).
+/* A training stage is a loss: what one micro-batch adds to the students' gradients. One file each (docs/METHOD.md section 6).
  */
 #ifndef HH_TRAIN_STAGE_H
 #define HH_TRAIN_STAGE_H
