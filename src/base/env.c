@@ -32,7 +32,6 @@ static void load(void) {
     env.models = read_variable("HYDRAHEAD_MODELS");
     int64_t n = parse_count(read_variable("HYDRAHEAD_FAIL_ALLOC"));
     env.fail_alloc = n > 0 ? n : 0;
-    env.says_spinning = read_variable("GOMP_SPINCOUNT") || read_variable("OMP_WAIT_POLICY");
     env.no_color = read_variable("NO_COLOR") != NULL;
     env.dumb_terminal = is(read_variable("TERM"), "dumb");
 }

@@ -19,7 +19,6 @@ typedef struct hh_env {
     const char *isa;    /* NULL: the best there is */
     const char *models; /* NULL: not said */
     int64_t fail_alloc; /* 0: never */
-    bool says_spinning; /* GOMP_SPINCOUNT or OMP_WAIT_POLICY, OpenMP's own, are set */
     bool no_color, dumb_terminal;
 } hh_env;
 

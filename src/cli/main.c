@@ -2,7 +2,6 @@
  */
 #include "cli/cli.h"
 #include "base/env.h"
-#include "base/parallel.h"
 #include "base/progress.h"
 
 #include <errno.h>
@@ -163,7 +162,6 @@ static int run_help(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     hh_error err = {0};
-    hh_parallel_short_spin(argv);
     if (hh_env_check(&err) != HH_OK) return hh_cli_fail(&err);
     if (argc < 2) return list_verbs() ? 1 : 2;
     const char *name = argv[1];
