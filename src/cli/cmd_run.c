@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *file, *kv = "f32", *system_text;
@@ -307,8 +308,7 @@ static hh_code take_turn(const hh_cli_opened *o, hh_session *session, dialogue *
 
 /* A line from the terminal without its end; false at the end of input. */
 static bool read_line(char **line, size_t *capacity) {
-    fputs("> ", stderr);
-    fflush(stderr);
+    if (isatty(STDIN_FILENO)) fputs("> ", stderr);
     ssize_t n = getline(line, capacity, stdin);
     if (n > 0 && (*line)[n - 1] == '\n') (*line)[n - 1] = 0;
     return n > 0;
