@@ -11,9 +11,10 @@
 
 typedef struct hh_batch {
     int64_t n_tokens, n_spans;
-    const int32_t *ids;      /* [n_tokens] */
-    const hh_span *span;     /* [n_spans], ascending, covering all tokens; span.pos == cache[s]->length, or 0 without caches */
-    hh_cache *const *cache;  /* [n_spans], or NULL: no memory of earlier tokens (training, probing) */
+    const int32_t *ids; /* [n_tokens] */
+    const hh_span
+        *span; /* [n_spans], ascending, covering all tokens; span.pos == cache[s]->length, or 0 without caches */
+    hh_cache *const *cache; /* [n_spans], or NULL: no memory of earlier tokens (training, probing) */
 } hh_batch;
 
 /* Named points at which an observer may read or replace what stands there (replace by writing into t).
@@ -34,13 +35,14 @@ typedef struct hh_tap {
 typedef struct hh_run hh_run;
 
 typedef enum hh_run_mode {
-    HH_RUN_INFERENCE,  /* activations of one layer are reused by the next */
-    HH_RUN_TRAINING,   /* all layers kept, for hh_backward */
+    HH_RUN_INFERENCE, /* activations of one layer are reused by the next */
+    HH_RUN_TRAINING,  /* all layers kept, for hh_backward */
 } hh_run_mode;
 
 /* Bytes that hh_run_new would reserve. */
 size_t hh_run_bytes(const hh_config *c, int64_t max_tokens, int64_t max_spans, hh_run_mode mode);
-hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t max_spans, hh_run_mode mode, hh_error *err);
+hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t max_spans, hh_run_mode mode,
+                   hh_error *err);
 void hh_run_free(hh_run *r);
 /* log-scale: inference always applies it; in a TRAINING run it follows config.log_scale_in_training. */
 void hh_run_set_tap(hh_run *r, hh_tap tap);
@@ -56,8 +58,9 @@ void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_te
 
 /* From the gradient of the final norm's output [n_tokens, C] (overwritten) to all weight gradients, added to g (NULL: none are wanted). */
 typedef struct hh_backward_options {
-    hh_tap tap;            /* gradients at the named points */
-    bool detach_attention; /* attention outputs are constants: nothing flows into heads (HEAD_OUTPUT's gradient is still announced) */
+    hh_tap tap; /* gradients at the named points */
+    bool
+        detach_attention; /* attention outputs are constants: nothing flows into heads (HEAD_OUTPUT's gradient is still announced) */
 } hh_backward_options;
 void hh_backward(hh_run *r, const hh_batch *b, hh_tensor dfinal, hh_gradients *g, const hh_backward_options *options);
 
@@ -66,7 +69,8 @@ void hh_backward(hh_run *r, const hh_batch *b, hh_tensor dfinal, hh_gradients *g
 void hh_forward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x, hh_tensor out);
 /* From dout [T, C] to the weight gradients of that attention layer (norm1 is left alone: the stream and its norm are the
  * teacher's); dx, if wanted, is overwritten with the gradient of x. */
-void hh_backward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x, hh_tensor dout, hh_gradients *g, hh_tensor dx);
+void hh_backward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x, hh_tensor dout, hh_gradients *g,
+                           hh_tensor dx);
 /* x [n, C] += MLP(RMSNorm(x)) of layer l, rows by themselves; and the final norm, y [n, C]. No tap is called. */
 void hh_forward_mlp(hh_run *r, int64_t layer, hh_tensor x);
 void hh_forward_final(hh_run *r, hh_tensor x, hh_tensor y);

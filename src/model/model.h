@@ -16,10 +16,10 @@ typedef struct hh_model {
     hh_param *param; /* [n_params] */
     int64_t n_params;
     char *path;
-    hh_tensor flat;  /* HH_LOAD_REAL: every parameter, one behind another (64-byte aligned), [flat_count] */
+    hh_tensor flat; /* HH_LOAD_REAL: every parameter, one behind another (64-byte aligned), [flat_count] */
     double *inv_freq, rope_factor;
     hh_store *store;
-    hh_arena arena;  /* "model" */
+    hh_arena arena; /* "model" */
 } hh_model;
 
 /* Where a model's files are: `path` itself, or for "nano" the shipped model: in HYDRAHEAD_MODELS, the working directory's or the
@@ -28,8 +28,8 @@ hh_code hh_model_locate(char **out, const char *path, hh_error *err);
 /* Configuration alone, by the same words as hh_model_open, without reading weights. */
 hh_code hh_model_read_config(hh_config *out, const char *path, hh_error *err);
 /* Bytes that opening takes beyond the file map, and those of the map that are used in place. `c` may be NULL. */
-hh_code hh_model_measure(const char *path, hh_backend *be, hh_load load, hh_config *c, size_t *arena_bytes, size_t *mapped_bytes,
-                         hh_error *err);
+hh_code hh_model_measure(const char *path, hh_backend *be, hh_load load, hh_config *c, size_t *arena_bytes,
+                         size_t *mapped_bytes, hh_error *err);
 
 /* `path`: a directory or a GGUF file, or "nano" (the shipped model). The backend must outlive the model. */
 hh_code hh_model_open(hh_model **out, hh_backend *be, const char *path, hh_load load, hh_error *err);
@@ -58,15 +58,15 @@ typedef struct hh_cache {
         hh_tensor k, v;    /* [capacity, n_kv, D] */
         hh_tensor state;   /* [n_gdn, D, D] hh_real */
         hh_tensor tail[3]; /* [3, n_gdn * D] */
-    } *layer;
+    } * layer;
     hh_backend *be;
-    hh_arena arena;        /* "run" */
+    hh_arena arena; /* "run" */
 } hh_cache;
 /* kv_dtype: HH_DTYPE_REAL, F32, BF16. */
 size_t hh_cache_bytes(const hh_config *c, int64_t capacity, hh_dtype kv_dtype);
 hh_code hh_cache_new(hh_cache **out, const hh_model *m, int64_t capacity, hh_dtype kv_dtype, hh_error *err);
-void hh_cache_reset(hh_cache *cache);                         /* to position 0: states and tails zero */
-void hh_cache_copy(hh_cache *dst, const hh_cache *src);       /* same model, dst->capacity >= src->length */
+void hh_cache_reset(hh_cache *cache);                   /* to position 0: states and tails zero */
+void hh_cache_copy(hh_cache *dst, const hh_cache *src); /* same model, dst->capacity >= src->length */
 void hh_cache_free(hh_cache *cache, hh_backend *be);
 
 #endif

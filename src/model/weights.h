@@ -16,48 +16,59 @@
 
 /* Parts of the fused input projection, in the order of their columns in the wide activation. */
 typedef enum hh_input_part {
-    HH_FA_Q, HH_FA_K, HH_FA_V, HH_FA_GATE, HH_GDN_Q, HH_GDN_K, HH_GDN_V, HH_GDN_GATE, HH_GDN_A, HH_GDN_B, HH_HEAD_GATE,
+    HH_FA_Q,
+    HH_FA_K,
+    HH_FA_V,
+    HH_FA_GATE,
+    HH_GDN_Q,
+    HH_GDN_K,
+    HH_GDN_V,
+    HH_GDN_GATE,
+    HH_GDN_A,
+    HH_GDN_B,
+    HH_HEAD_GATE,
     HH_INPUT_PARTS
 } hh_input_part;
 
 typedef struct hh_layer {
-    bool dense;                    /* plain teacher layer: RoPE on FA heads, no gate, no fusion, no log-scale */
-    int64_t n_fa, n_kv, n_gdn;     /* FA query heads, KV heads kept for them, GDN heads */
-    int32_t head[HH_MAX_HEADS];    /* original index of in-memory head i */
+    bool dense;                 /* plain teacher layer: RoPE on FA heads, no gate, no fusion, no log-scale */
+    int64_t n_fa, n_kv, n_gdn;  /* FA query heads, KV heads kept for them, GDN heads */
+    int32_t head[HH_MAX_HEADS]; /* original index of in-memory head i */
     int32_t kv_of_fa[HH_MAX_HEADS];
     int64_t column[HH_INPUT_PARTS + 1]; /* columns of part p in the wide activation: [column[p], column[p+1]) */
 
-    hh_tensor norm1, norm2;        /* [C] */
-    hh_part input[HH_INPUT_PARTS]; /* the input projections one by one; a part that is absent has no data and 0 columns */
+    hh_tensor norm1, norm2; /* [C] */
+    hh_part
+        input[HH_INPUT_PARTS]; /* the input projections one by one; a part that is absent has no data and 0 columns */
     hh_tensor fa_q_norm, fa_k_norm, gdn_q_norm, gdn_k_norm; /* [D] or none */
-    hh_tensor A_log, dt_bias;      /* [n_gdn] */
-    hh_tensor conv[3];             /* q, k, v: [n_gdn * D, 4] or none */
-    hh_tensor gamma;               /* [H] in memory order, or none */
-    hh_part o_part, gate_part, up_part, down_part; /* [C, H*D]; [F, C] twice; [C, F] */
+    hh_tensor A_log, dt_bias;                               /* [n_gdn] */
+    hh_tensor conv[3];                                      /* q, k, v: [n_gdn * D, 4] or none */
+    hh_tensor gamma;                                        /* [H] in memory order, or none */
+    hh_part o_part, gate_part, up_part, down_part;          /* [C, H*D]; [F, C] twice; [C, F] */
 
     /* made by hh_weights_merge */
-    hh_linear in;                  /* all input projections */
-    hh_linear out;                 /* W_O */
-    hh_linear gate_up;             /* [2F, C] as gate, up */
-    hh_linear down;                /* [C, F] */
+    hh_linear in;      /* all input projections */
+    hh_linear out;     /* W_O */
+    hh_linear gate_up; /* [2F, C] as gate, up */
+    hh_linear down;    /* [C, F] */
 } hh_layer;
 
 typedef struct hh_weights {
-    hh_tensor embedding;           /* [V, C] */
-    hh_tensor lm_head;             /* [V, C]; none when tied */
-    hh_tensor final_norm;          /* [C] */
-    hh_layer *layer;               /* [L] */
-    hh_linear head;                /* made by hh_weights_merge: lm_head, or the embedding itself when tied */
+    hh_tensor embedding;  /* [V, C] */
+    hh_tensor lm_head;    /* [V, C]; none when tied */
+    hh_tensor final_norm; /* [C] */
+    hh_layer *layer;      /* [L] */
+    hh_linear head;       /* made by hh_weights_merge: lm_head, or the embedding itself when tied */
 } hh_weights;
 
 typedef struct hh_param {
-    char name[128];                /* its name in a checkpoint */
-    int64_t layer;                 /* -1: outside the layers */
+    char name[128]; /* its name in a checkpoint */
+    int64_t layer;  /* -1: outside the layers */
     int rank;
     int64_t dim[2];
-    hh_tensor *slot;               /* the place in hh_weights that holds it */
-    bool matrix;                   /* may be stored in bf16 or quantised; everything else stays float32 in every format */
-    bool mixer;                    /* belongs to a hybrid attention layer (trained by align) */
+    hh_tensor *slot; /* the place in hh_weights that holds it */
+    bool matrix;     /* may be stored in bf16 or quantised; everything else stays float32 in every format */
+    bool mixer;      /* belongs to a hybrid attention layer (trained by align) */
     bool permuted_columns, permuted_rows; /* heads were reordered: of W_O; of gamma and head_gate */
 } hh_param;
 
