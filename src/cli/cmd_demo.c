@@ -11,31 +11,59 @@ static hh_cli_common common = HH_CLI_COMMON_INIT;
 static hh_demo_options o;
 static bool json;
 
-static const hh_option options[] = {
-    {.name = "out", .letter = 'o', .kind = HH_OPTION_STRING, .value = &o.out_dir, .argument = "DIR",
-     .help = "folder of the report, the plans, both hybrids and summary.json"},
-    {.name = "samples", .letter = 'n', .kind = HH_OPTION_INT, .value = &o.samples, .argument = "N", .min = 1, .max = 10000,
-     .help = "needles at each length"},
-    {.name = "heads", .kind = HH_OPTION_INT, .value = &o.heads, .argument = "N", .min = 1, .max = 16, .help = "heads that keep full attention"},
-    {.name = "align-steps", .kind = HH_OPTION_INT, .value = &o.align_steps, .argument = "N", .min = 1, .max = 1e6, .help = "steps of alignment"},
-    {.name = "distill-steps", .kind = HH_OPTION_INT, .value = &o.distill_steps, .argument = "N", .min = 1, .max = 1e6,
-     .help = "steps of distillation"},
-    HH_CLI_JSON_OPTION(json),
-    HH_CLI_COMMON_OPTIONS(common),
-    {0}};
-static const hh_command command = {
-    .verb = "demo",
-    .summary = "the whole job on the shipped model, in minutes, on this machine",
-    .words = "",
-    .description =
-        "Finds the heads of the small teacher `nano` that retrieval depends on, keeps full attention in four of its 32 heads, turns the others "
-        "into Gated DeltaNet, trains the hybrid back to the teacher, and looks for needles at 1, 4 and 16 times the trained length: "
-        "for the teacher, for this hybrid, and for a control that keeps as many other heads and trains on the same batches. Ends with "
-        "the path of a report.",
-    .example = "hydrahead demo --samples 1 --align-steps 1 --distill-steps 1 --out demo-out",
-    .options = options,
-    .min_words = 0,
-    .max_words = 0};
+static const hh_option options[] = {{.name = "out",
+                                     .letter = 'o',
+                                     .kind = HH_OPTION_STRING,
+                                     .value = &o.out_dir,
+                                     .argument = "DIR",
+                                     .help = "folder of the report, the plans, both hybrids and summary.json"},
+                                    {.name = "samples",
+                                     .letter = 'n',
+                                     .kind = HH_OPTION_INT,
+                                     .value = &o.samples,
+                                     .argument = "N",
+                                     .min = 1,
+                                     .max = 10000,
+                                     .help = "needles at each length"},
+                                    {.name = "heads",
+                                     .kind = HH_OPTION_INT,
+                                     .value = &o.heads,
+                                     .argument = "N",
+                                     .min = 1,
+                                     .max = 16,
+                                     .help = "heads that keep full attention"},
+                                    {.name = "align-steps",
+                                     .kind = HH_OPTION_INT,
+                                     .value = &o.align_steps,
+                                     .argument = "N",
+                                     .min = 1,
+                                     .max = 1e6,
+                                     .help = "steps of alignment"},
+                                    {.name = "distill-steps",
+                                     .kind = HH_OPTION_INT,
+                                     .value = &o.distill_steps,
+                                     .argument = "N",
+                                     .min = 1,
+                                     .max = 1e6,
+                                     .help = "steps of distillation"},
+                                    HH_CLI_JSON_OPTION(json),
+                                    HH_CLI_COMMON_OPTIONS(common),
+                                    {0}};
+static const hh_command command = {.verb = "demo",
+                                   .summary = "the whole job on the shipped model, in minutes, on this machine",
+                                   .words = "",
+                                   .description = "Finds the heads of the small teacher `nano` that retrieval depends "
+                                                  "on, keeps full attention in four of its 32 heads, turns the others "
+                                                  "into Gated DeltaNet, trains the hybrid back to the teacher, and "
+                                                  "looks for needles at 1, 4 and 16 times the trained length: "
+                                                  "for the teacher, for this hybrid, and for a control that keeps as "
+                                                  "many other heads and trains on the same batches. Ends with "
+                                                  "the path of a report.",
+                                   .example =
+                                       "hydrahead demo --samples 1 --align-steps 1 --distill-steps 1 --out demo-out",
+                                   .options = options,
+                                   .min_words = 0,
+                                   .max_words = 0};
 
 static void say(const char *text) {
     FILE *to = json ? stderr : stdout;

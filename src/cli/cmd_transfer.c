@@ -24,11 +24,23 @@ static const char *recipe_path = "fast", *out_dir = "";
 static hh_words data;
 
 static const hh_option options[] = {
-    {.name = "recipe", .letter = 'r', .kind = HH_OPTION_STRING, .value = &recipe_path, .argument = "FILE",
+    {.name = "recipe",
+     .letter = 'r',
+     .kind = HH_OPTION_STRING,
+     .value = &recipe_path,
+     .argument = "FILE",
      .help = "a recipe file, or the name of a shipped one: nano, fast, paper, paper-optimized"},
-    {.name = "data", .letter = 'd', .kind = HH_OPTION_LIST, .value = &data, .argument = "FILE[=W]",
+    {.name = "data",
+     .letter = 'd',
+     .kind = HH_OPTION_LIST,
+     .value = &data,
+     .argument = "FILE[=W]",
      .help = "text for all training stages, with its weight in the mixture; without any, the shipped book excerpt"},
-    {.name = "out", .letter = 'o', .kind = HH_OPTION_STRING, .value = &out_dir, .argument = "DIR",
+    {.name = "out",
+     .letter = 'o',
+     .kind = HH_OPTION_STRING,
+     .value = &out_dir,
+     .argument = "DIR",
      .help = "where everything goes; the same command again continues there"},
     HH_CLI_COMMON_OPTIONS(common),
     {0}};
@@ -36,11 +48,13 @@ static const hh_command command = {
     .verb = "transfer",
     .summary = "probe, select, convert and train by one recipe, resumable as a whole",
     .words = "MODEL",
-    .description =
-        "Runs the verbs of a recipe one after another and shows each command line. DIR/probe holds heads.json and heads.html, DIR/plan.json "
-        "the plan, DIR/hybrid the converted model, DIR/1-align, DIR/2-distill, ... the training stages; the last is the result.\n\nA recipe is a "
-        "JSON object: \"probe\", \"select\" and \"convert\" hold options of these verbs, \"train\" is a list of stages with options of train. "
-        "A \"probe\" of null keeps DIR/probe/heads.json as you put it there.",
+    .description = "Runs the verbs of a recipe one after another and shows each command line. DIR/probe holds "
+                   "heads.json and heads.html, DIR/plan.json "
+                   "the plan, DIR/hybrid the converted model, DIR/1-align, DIR/2-distill, ... the training stages; the "
+                   "last is the result.\n\nA recipe is a "
+                   "JSON object: \"probe\", \"select\" and \"convert\" hold options of these verbs, \"train\" is a "
+                   "list of stages with options of train. "
+                   "A \"probe\" of null keeps DIR/probe/heads.json as you put it there.",
     .example = "hydrahead transfer nano --recipe tests/cli/golden/tiny_recipe.json --out nano-transfer",
     .options = options,
     .min_words = 1,
@@ -74,20 +88,27 @@ static void release_line(line *l) {
 static hh_code add_options(line *l, const json_t *object, const char *where, hh_error *err) {
     const char *name;
     json_t *v;
-    if (!json_is_object(object)) return hh_fail(err, HH_EFORMAT, "%s: \"%s\" is not an object of options", recipe_path, where);
+    if (!json_is_object(object))
+        return hh_fail(err, HH_EFORMAT, "%s: \"%s\" is not an object of options", recipe_path, where);
     if (json_object_size(object) * 2 + 24 > MAX_ARGUMENTS)
         return hh_fail(err, HH_EFORMAT, "%s: \"%s\" has %zu options", recipe_path, where, json_object_size(object));
     json_object_foreach((json_t *)object, name, v) {
         char number[40];
-        if (json_is_integer(v)) snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+        if (json_is_integer(v))
+            snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
         else if (json_is_real(v) && json_real_value(v) == (double)(int64_t)json_real_value(v))
             snprintf(number, sizeof number, "%" PRId64, (int64_t)json_real_value(v)); /* 3e8 tokens */
-        else if (json_is_real(v)) snprintf(number, sizeof number, "%.17g", json_real_value(v));
+        else if (json_is_real(v))
+            snprintf(number, sizeof number, "%.17g", json_real_value(v));
         else if (!json_is_string(v) && !json_is_boolean(v) && !json_is_null(v))
-            return hh_fail(err, HH_EFORMAT, "%s: \"%s\".\"%s\" is neither a number, a string nor true", recipe_path, where, name);
-        if (json_is_true(v)) add_option(l, name, NULL);
-        else if (json_is_string(v)) add_option(l, name, json_string_value(v));
-        else if (json_is_number(v)) add_option(l, name, number);
+            return hh_fail(err, HH_EFORMAT, "%s: \"%s\".\"%s\" is neither a number, a string nor true", recipe_path,
+                           where, name);
+        if (json_is_true(v))
+            add_option(l, name, NULL);
+        else if (json_is_string(v))
+            add_option(l, name, json_string_value(v));
+        else if (json_is_number(v))
+            add_option(l, name, number);
     }
     return HH_OK;
 }
@@ -125,9 +146,12 @@ static hh_code run_verb(hh_verb_fn *verb, const line *l, hh_error *err) {
     while (waitpid(child, &status, 0) < 0)
         ;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return HH_OK;
-    if (hh_interrupted()) return hh_fail(err, HH_ECANCELLED, "interrupted in %s; the same command continues", l->word[0]);
-    return hh_fail(err, HH_EINVAL, "%s ended with %s %d; what was done before stands in %s, and the same command continues", l->word[0],
-                   WIFEXITED(status) ? "exit code" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), out_dir);
+    if (hh_interrupted())
+        return hh_fail(err, HH_ECANCELLED, "interrupted in %s; the same command continues", l->word[0]);
+    return hh_fail(err, HH_EINVAL,
+                   "%s ended with %s %d; what was done before stands in %s, and the same command continues", l->word[0],
+                   WIFEXITED(status) ? "exit code" : "signal",
+                   WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), out_dir);
 }
 
 static bool stands(const char *dir, const char *name) {
@@ -217,7 +241,8 @@ static hh_code find_recipe(char **out, hh_error *err) {
         return HH_OK;
     }
     hh_free(path);
-    return hh_fail(err, HH_EIO, "%s: no such recipe; shipped are nano, fast, paper and paper-optimized, or name a file", recipe_path);
+    return hh_fail(err, HH_EIO, "%s: no such recipe; shipped are nano, fast, paper and paper-optimized, or name a file",
+                   recipe_path);
 }
 
 /* A directory continues one recipe on one model only. */
@@ -228,7 +253,8 @@ static hh_code check_begun(const char *model, const json_t *recipe, hh_error *er
     if (hh_file_exists(path)) {
         code = hh_json_read(&begun, path, (size_t)1 << 20, err);
         if (code == HH_OK && !json_equal(begun, now))
-            code = hh_fail(err, HH_EINVAL, "%s was begun with another model or recipe (see %s); name another --out", out_dir, path);
+            code = hh_fail(err, HH_EINVAL, "%s was begun with another model or recipe (see %s); name another --out",
+                           out_dir, path);
     } else {
         char *text = json_dumps(now, JSON_INDENT(1));
         code = hh_file_write(path, text, strlen(text), err);
@@ -250,9 +276,9 @@ static hh_code run_steps(const char *model, const json_t *recipe, const paths *p
     HH_TRY(convert_step(model, recipe, p, err));
     char *student = hh_strdup(p->hybrid);
     hh_code code = HH_OK;
-    for (size_t i = 0; i < json_array_size(train) && code == HH_OK; i++) code = train_step(model, json_array_get(train, i), i, &student, err);
-    if (code == HH_OK)
-        printf("%s\n", student);
+    for (size_t i = 0; i < json_array_size(train) && code == HH_OK; i++)
+        code = train_step(model, json_array_get(train, i), i, &student, err);
+    if (code == HH_OK) printf("%s\n", student);
     hh_free(student);
     return code;
 }
@@ -264,7 +290,9 @@ static hh_code transfer(const char *model, hh_error *err) {
     HH_TRY(find_recipe(&file, err));
     recipe_path = file;
     hh_code code = hh_json_read(&recipe, file, (size_t)1 << 20, err);
-    paths p = {.probe = hh_path_join(out_dir, "probe"), .plan = hh_path_join(out_dir, "plan.json"), .hybrid = hh_path_join(out_dir, "hybrid")};
+    paths p = {.probe = hh_path_join(out_dir, "probe"),
+               .plan = hh_path_join(out_dir, "plan.json"),
+               .hybrid = hh_path_join(out_dir, "hybrid")};
     p.heads = hh_path_join(p.probe, "heads.json");
     if (code == HH_OK) code = run_steps(model, recipe, &p, err);
     char *const owned[] = {p.probe, p.plan, p.hybrid, p.heads, file};

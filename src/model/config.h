@@ -1,4 +1,4 @@
-/* What a model is: the numbers of config.json or of a GGUF's metadata, checked. Equations: docs/METHOD.md (docs/METHOD.md).
+/* What a model is: the numbers of config.json or of a GGUF's metadata, checked. Equations: docs/METHOD.md.
  * A field that would change the result and is not supported is refused by name (HH_EUNSUPPORTED). */
 #ifndef HH_MODEL_CONFIG_H
 #define HH_MODEL_CONFIG_H
