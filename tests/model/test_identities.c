@@ -4,6 +4,7 @@
 #include "support/zoo.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static hh_backend *be;
@@ -229,7 +230,9 @@ static void test_saving_changes_nothing(void **state) {
     static const char *const saved[] = {"qwen3_gqa2",  "llama_biases", "llama_llama3",     "hybrid_gate_everything",
                                         "hybrid_norm", "hybrid_plain", "hybrid_qwen2_bias"};
     for (size_t i = 0; i < sizeof saved / sizeof *saved; i++) {
-        const char *dir = temp_path(hh_sprintf("saved_%s", saved[i]));
+        char as[64];
+        snprintf(as, sizeof as, "saved_%s", saved[i]);
+        const char *dir = temp_path(as);
         hh_model *m = zoo_open(be, saved[i], HH_LOAD_REAL), *again;
         int64_t n;
         int32_t *ids = zoo_ids(zoo_case(saved[i]), &n);
