@@ -8,14 +8,14 @@
 
 static void random_models(void **state) {
     (void)state;
-    hh_backend *be = open_backend("reference", 2);
+    hh_backend *be = open_exact();
     compare_random_models(be, TOLERANCE);
     hh_backend_close(be);
 }
 
 static void shipped_model(void **state) {
     (void)state;
-    hh_backend *be = open_backend("reference", 2);
+    hh_backend *be = open_exact();
     compare_nano(be, 2, TOLERANCE);
     hh_backend_close(be);
 }

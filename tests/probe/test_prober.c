@@ -8,14 +8,14 @@
 
 static void random_models(void **state) {
     (void)state;
-    hh_backend *be = open_backend(NULL, 2);
+    hh_backend *be = open_exact();
     compare_random_models(be, TOLERANCE);
     hh_backend_close(be);
 }
 
 static void shipped_model(void **state) {
     (void)state;
-    hh_backend *be = open_backend(NULL, 2);
+    hh_backend *be = open_exact();
     compare_nano(be, 2, TOLERANCE);
     hh_backend_close(be);
 }
@@ -23,7 +23,7 @@ static void shipped_model(void **state) {
 /* Attribution is a first-order estimate: in the linear limit, a corruption of small effect, it is the exact score. */
 static void attribution_is_the_slope(void **state) {
     (void)state;
-    hh_backend *be = open_backend(NULL, 2);
+    hh_backend *be = open_exact();
     hh_error err = {0};
     hh_model *m = random_model(be, HH_QWEN3, 5);
     /* two tokens whose embeddings differ by little */
