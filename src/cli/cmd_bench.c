@@ -92,7 +92,7 @@ static hh_code work(const char *path, hh_error *err) {
     int64_t *list = NULL, n = 0, longest = 0;
     int32_t *ids = NULL;
     hh_code code;
-    HH_TRY_GOTO(code, hh_parse_int_list("--contexts", contexts, &list, &n, err), done);
+    HH_TRY_GOTO(code, hh_parse_int_list("contexts", contexts, &list, &n, err), done);
     for (int64_t i = 0; i < n; i++) {
         if (list[i] < 1 || list[i] > 1 << 30) {
             code = hh_fail(err, HH_EINVAL, "--contexts: %lld tokens make no sense", (long long)list[i]);

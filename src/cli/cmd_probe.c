@@ -13,8 +13,9 @@
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *pairs_file, *tasks = "niah_single_1,niah_single_2,niah_single_3,niah_multikey_1,niah_multikey_2";
 static const char *corruption = "both", *out_dir = "probe-out", *haystack_file;
-static int64_t length, samples = 8, senders = 32;
-static bool all_senders, json;
+static const char *senders = "32";
+static int64_t length, samples = 8;
+static bool json;
 
 static const hh_option options[] = {
     {.name = "pairs",
@@ -49,12 +50,10 @@ static const hh_option options[] = {
      .max = 100000,
      .help = "pairs of each task under each corruption"},
     {.name = "senders",
-     .kind = HH_OPTION_INT,
+     .kind = HH_OPTION_STRING,
      .value = &senders,
-     .argument = "N",
-     .max = 1 << 20,
+     .argument = "N|all",
      .help = "heads of highest attribution that are scored exactly as senders; 0 leaves senders out"},
-    {.name = "all-senders", .kind = HH_OPTION_FLAG, .value = &all_senders, .help = "score every head as a sender"},
     {.name = "haystack",
      .kind = HH_OPTION_STRING,
      .value = &haystack_file,
@@ -208,6 +207,18 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
     return code;
 }
 
+/* "all" is -1. */
+static hh_code parse_senders(int64_t *out, hh_error *err) {
+    int64_t *number, n;
+    *out = -1;
+    if (strcmp(senders, "all") == 0) return HH_OK;
+    HH_TRY(hh_parse_int_list("senders", senders, &number, &n, err));
+    *out = n == 1 ? number[0] : -1;
+    hh_free(number);
+    if (*out >= 0) return HH_OK;
+    return hh_fail(err, HH_EINVAL, "--senders %s: a number of heads from 0, or all", senders);
+}
+
 static hh_code run(const char *path, hh_error *err) {
     hh_cli_opened o;
     hh_scores *scores = NULL;
@@ -217,7 +228,8 @@ static hh_code run(const char *path, hh_error *err) {
     const int64_t native = o.m->config.max_position;
     const int64_t n_tokens = length ? length : native && native < 4096 ? native : 4096;
     HH_TRY_GOTO(code, gather_pairs(&pairs, o.t, n_tokens, err), done);
-    const hh_probe_options how = {.senders = all_senders ? -1 : senders};
+    hh_probe_options how = {0};
+    HH_TRY_GOTO(code, parse_senders(&how.senders, err), done);
     HH_TRY_GOTO(code, hh_probe(&scores, o.m, pairs.capability, pairs.n, &how, err), done);
     code = report(scores, path, n_tokens, err);
 done:

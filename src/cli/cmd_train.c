@@ -263,7 +263,7 @@ static hh_code choose_length_of_run(session *s, int64_t *out, hh_error *err) {
 
 static hh_code choose_options(session *s, hh_error *err) {
     int64_t n_lengths, n_steps = 0;
-    HH_TRY(hh_parse_int_list("--length", lengths, &s->length, &n_lengths, err));
+    HH_TRY(hh_parse_int_list("length", lengths, &s->length, &n_lengths, err));
     s->o.data = (hh_trainset_options){
         .sequences = batch, .length = s->length, .n_lengths = n_lengths, .micro_tokens = micro_tokens};
     s->o.data.background_weight = background;
