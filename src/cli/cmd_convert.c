@@ -159,15 +159,18 @@ static hh_code calibrate(double *gamma, const hh_model *teacher, hh_error *err) 
 
 /* Neither the teacher nor a run in progress may be overwritten. */
 static hh_code check_out(const char *model_path, hh_error *err) {
-    char *log = hh_path_join(out_dir, "log.jsonl"), *from = realpath(model_path, NULL), *to = realpath(out_dir, NULL);
+    char *model;
+    HH_TRY(hh_model_locate(&model, model_path, err));
+    char *log = hh_path_join(out_dir, "log.jsonl");
     hh_code code = HH_OK;
-    if (hh_file_exists(log))
+    if (hh_file_exists(out_dir) && !hh_is_directory(out_dir))
+        code = hh_fail(err, HH_EINVAL, "--out %s is a file; name a directory", out_dir);
+    else if (hh_file_exists(log))
         code = hh_fail(err, HH_EINVAL, "--out %s holds a training run; name another directory", out_dir);
-    else if (from && to && !strcmp(from, to))
+    else if (hh_same_file(model, out_dir))
         code = hh_fail(err, HH_EINVAL, "--out %s is the teacher itself; name another directory", out_dir);
     hh_free(log);
-    free(from);
-    free(to);
+    hh_free(model);
     return code;
 }
 

@@ -398,6 +398,9 @@ int hh_cmd_eval(int argc, char **argv) {
     hh_subject *s = NULL;
     hh_words names = {words.word + 1, words.n - 1};
     hh_code code = find_measure(words.word[0], &run, &err);
+    for (int64_t i = 0; json_file && i < files.n && code == HH_OK; i++)
+        if (hh_same_file(json_file, files.word[i]))
+            code = hh_fail(&err, HH_EINVAL, "--json %s is a --file that eval reads; name another", json_file);
     if (code == HH_OK) code = hh_cli_backend(&common, &be, &err);
     if (code == HH_OK) code = hh_subjects_open(&s, be, &names, &err);
     if (code == HH_OK) code = run(s, names.n, &err);

@@ -1,4 +1,5 @@
 /* hydrahead select: scores and a budget become a plan. */
+#include "base/filemap.h"
 #include "cli/cli.h"
 #include "convert/select.h"
 #include "model/model.h"
@@ -156,6 +157,8 @@ static hh_code select_heads(const char *path, hh_error *err) {
     hh_code code;
     HH_ASSERT(hh_strategy_parse(strategy, &o.strategy));
     HH_TRY(parse_ratio(&o.ratio, err));
+    if (hh_same_file(out_path, path) || hh_same_file(out_path, exclude_path))
+        return hh_fail(err, HH_EINVAL, "--out %s is a file that select reads; name another", out_path);
     HH_TRY_GOTO(code, hh_heads_read(&h, path, err), out);
     HH_TRY_GOTO(code, bind_model(&h, path, err), out);
     if (*exclude_path) {

@@ -108,6 +108,21 @@ static void test_absent_model_is_named(void **state) {
     each_verb(check_absent);
 }
 
+/* What a verb reads is never what it writes, whatever the names. */
+static void test_inputs_are_not_overwritten(void **state) {
+    (void)state;
+    assert_int_equal(run("cp tests/convert/golden/heads.json \"$TMP\"/h.json && cd \"$TMP\" && "
+                         "hydrahead select h.json --heads 4 --out ./h.json"),
+                     2);
+    assert_non_null(strstr(errors.data, "h.json"));
+    assert_int_equal(run("cmp tests/convert/golden/heads.json \"$TMP\"/h.json"), 0);
+    assert_int_equal(run("hydrahead select tests/convert/golden/heads.json --heads 4 --out \"$TMP\"/keep.json"), 0);
+    assert_int_equal(run("hydrahead convert nano --plan \"$TMP\"/keep.json --out models/nano"), 2);
+    assert_non_null(strstr(errors.data, "the teacher itself"));
+    assert_int_equal(run("hydrahead convert nano --plan \"$TMP\"/keep.json --out README.md"), 2);
+    assert_int_equal(run("hydrahead eval generate nano --file \"$TMP\"/h.json --json \"$TMP\"/h.json"), 2);
+}
+
 static void test_main_man_page_lists_verbs(void **state) {
     (void)state;
     assert_int_equal(run("hydrahead help --man"), 0);
@@ -130,6 +145,7 @@ int main(void) {
         cmocka_unit_test(test_every_verb_explains_itself),
         cmocka_unit_test(test_bad_words_exit_2),
         cmocka_unit_test(test_absent_model_is_named),
+        cmocka_unit_test(test_inputs_are_not_overwritten),
         cmocka_unit_test(test_main_man_page_lists_verbs),
         cmocka_unit_test(test_install),
     };
