@@ -135,7 +135,11 @@ static void on_signal(int number) {
 }
 
 void hh_interrupt_install(void) {
-    struct sigaction action = {.sa_handler = on_signal}; /* no SA_RESTART: a read that waits for words ends too */
+    /* oneDNN's products keep the stack pointer in a buffer of theirs; a frame put there by the system destroys the heap. */
+    static char signal_stack[1 << 16]; /* the registers alone take 11 KiB where there is AMX */
+    sigaltstack(&(stack_t){.ss_sp = signal_stack, .ss_size = sizeof signal_stack}, NULL);
+    /* No SA_RESTART: a read that waits for words ends too. */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
