@@ -169,7 +169,6 @@ static hh_code gather_pairs(pair_list *p, const hh_tokenizer *t, int64_t n_token
 }
 
 static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, hh_error *err) {
-    HH_TRY(hh_make_directory(out_dir, err));
     char *heads = hh_path_join(out_dir, "heads.json"), *page = hh_path_join(out_dir, "heads.html");
     hh_code code = hh_scores_write_json(s, heads, model, n_tokens, common.seed, err);
     if (code == HH_OK) code = hh_scores_write_html(s, page, model, err);
@@ -227,6 +226,7 @@ static hh_code run(const char *path, hh_error *err) {
     HH_TRY_GOTO(code, hh_cli_opened_open(&o, &common, path, true, err), done);
     const int64_t native = o.m->config.max_position;
     const int64_t n_tokens = length ? length : native && native < 4096 ? native : 4096;
+    HH_TRY_GOTO(code, hh_make_directory(out_dir, err), done); /* before the work, not behind it */
     HH_TRY_GOTO(code, gather_pairs(&pairs, o.t, n_tokens, err), done);
     hh_probe_options how = {0};
     HH_TRY_GOTO(code, parse_senders(&how.senders, err), done);

@@ -343,8 +343,10 @@ int hh_cmd_run(int argc, char **argv) {
     hh_cli_opened o = {0};
     totals sum = {0};
     const char *prompt = words.n > 1 ? words.word[1] : NULL;
-    hh_code done = prompt && file ? hh_fail(&err, HH_EINVAL, "run: a prompt and --file %s are one too many", file)
-                                  : hh_cli_opened_open(&o, &common, words.word[0], true, &err);
+    hh_code done = HH_OK;
+    if (prompt && file) done = hh_fail(&err, HH_EINVAL, "run: a prompt and --file %s are one too many", file);
+    if (system_text && !chat) done = hh_fail(&err, HH_EINVAL, "run: --system needs --chat");
+    if (done == HH_OK) done = hh_cli_opened_open(&o, &common, words.word[0], true, &err);
     if (done == HH_OK)
         done = chat && !prompt && !file ? run_dialogue(&o, &sum, &err) : run_prompt(&o, prompt, &sum, &err);
     if (done == HH_OK || done == HH_ECANCELLED) report(&sum);

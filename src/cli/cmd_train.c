@@ -198,15 +198,15 @@ static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n
     return hh_mixture_row(context, step, row, n_rows, length, ids, flags, err);
 }
 
-static bool has_weights(const char *dir) {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    bool found = false;
-    for (int i = 0; i < 2; i++) {
-        char *path = hh_path_join(dir, names[i]);
-        found |= hh_file_exists(path);
-        hh_free(path);
-    }
+static bool has_file(const char *dir, const char *name) {
+    char *path = hh_path_join(dir, name);
+    bool found = hh_file_exists(path);
+    hh_free(path);
     return found;
+}
+
+static bool has_weights(const char *dir) {
+    return has_file(dir, "model.safetensors") || has_file(dir, "model.safetensors.index.json");
 }
 
 /* A directory with a configuration and no weights: random ones. */
@@ -320,6 +320,9 @@ static hh_code train(session *s, hh_error *err) {
     s->stage = hh_stage_find(stage_name);
     HH_ASSERT(s->stage);
     HH_TRY(choose_options(s, err));
+    if (has_file(out_dir, "model.safetensors") && !has_file(out_dir, "log.jsonl") && !has_file(out_dir, "state.bin"))
+        return hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint that no training run has written; name another",
+                       out_dir);
     HH_TRY(open_models(s, err));
     HH_TRY(open_data(s, err));
     write_settings(s);

@@ -266,9 +266,18 @@ static hh_code check_begun(const char *model, const json_t *recipe, hh_error *er
     return code;
 }
 
+/* A mistyped name must not become what the directory was begun with. */
+static hh_code check_model(const char *model, hh_error *err) {
+    hh_config *c = hh_alloc(sizeof *c);
+    hh_code code = hh_model_read_config(c, model, err);
+    hh_free(c);
+    return code;
+}
+
 static hh_code run_steps(const char *model, const json_t *recipe, const paths *p, hh_error *err) {
     const json_t *train = json_object_get(recipe, "train");
     if (!json_is_array(train)) return hh_fail(err, HH_EFORMAT, "%s: \"train\" is not a list of stages", recipe_path);
+    HH_TRY(check_model(model, err));
     HH_TRY(hh_make_directory(out_dir, err));
     HH_TRY(check_begun(model, recipe, err));
     HH_TRY(probe_step(model, recipe, p, err));

@@ -15,7 +15,7 @@ hh_hybrid_options hh_hybrid_defaults(void) {
 
 hh_code hh_hybrid_check(const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o, hh_error *err) {
     if (teacher->hybrid)
-        return hh_fail(err, HH_EUNSUPPORTED, "the teacher is a hybrid already; convert its dense teacher");
+        return hh_fail(err, HH_EUNSUPPORTED, "the model is a hybrid already; convert its dense teacher");
     if (plan->n_layers != teacher->n_layers || plan->n_heads != teacher->n_heads)
         return hh_fail(err, HH_EINVAL,
                        "the plan is of a model of %" PRId64 " layers and %" PRId64 " heads, the teacher has %" PRId64

@@ -123,6 +123,18 @@ static void test_inputs_are_not_overwritten(void **state) {
     assert_int_equal(run("hydrahead eval generate nano --file \"$TMP\"/h.json --json \"$TMP\"/h.json"), 2);
 }
 
+/* What is refused leaves nothing behind. */
+static void test_refusals_leave_nothing(void **state) {
+    (void)state;
+    assert_int_equal(run("hydrahead train nano --stage extend --steps 1 --out models/nano"), 2);
+    assert_int_equal(run("test -e models/nano/tokens"), 1);
+    assert_int_equal(run("hydrahead transfer nosuchmodel --recipe nano --out \"$TMP\"/transfer"), 1);
+    assert_non_null(strstr(errors.data, "nosuchmodel"));
+    assert_int_equal(run("test -e \"$TMP\"/transfer"), 1);
+    assert_int_equal(run("hydrahead probe nano --out README.md"), 1);
+    assert_int_equal(run("hydrahead run nano hi --system x"), 2);
+}
+
 static void test_main_man_page_lists_verbs(void **state) {
     (void)state;
     assert_int_equal(run("hydrahead help --man"), 0);
@@ -146,6 +158,7 @@ int main(void) {
         cmocka_unit_test(test_bad_words_exit_2),
         cmocka_unit_test(test_absent_model_is_named),
         cmocka_unit_test(test_inputs_are_not_overwritten),
+        cmocka_unit_test(test_refusals_leave_nothing),
         cmocka_unit_test(test_main_man_page_lists_verbs),
         cmocka_unit_test(test_install),
     };
