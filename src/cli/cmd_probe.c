@@ -187,9 +187,10 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
         hh_scores_terminal(s, hh_color_wanted(STDOUT_FILENO), &text);
         for (int64_t i = 0; i < s->n_capabilities; i++) {
             const hh_capability_scores *c = &s->capability[i];
-            hh_buf_printf(
-                &text, "%s%-24s %3lld pairs used, %lld dropped; attribution against receiver scores: Spearman %.2f\n",
-                i ? "" : "\n", c->name, (long long)c->used, (long long)c->n_dropped, c->spearman);
+            hh_buf_printf(&text,
+                          "%s%-24s %3lld pairs used, %lld dropped (too little effect); attribution against receiver "
+                          "scores: Spearman %.2f\n",
+                          i ? "" : "\n", c->name, (long long)c->used, (long long)c->n_dropped, c->spearman);
         }
         hh_buf_printf(&text,
                       "\ntime: %.1f s for the base forwards, %.1f s for all receiver scores (%.2fx), %.1f s "

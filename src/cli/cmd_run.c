@@ -257,6 +257,9 @@ static hh_code run_prompt(const hh_cli_opened *o, const char *word, totals *sum,
         goto done;
     }
     HH_TRY_GOTO(code, new_session(&session, o, context ? context : ids.len + max_new, err), done);
+    if (context && context < ids.len + max_new && context >= ids.len && !common.quiet)
+        fprintf(stderr, "hydrahead: a --context of %lld tokens and a prompt of %lld: fewer than %lld new ones fit\n",
+                (long long)context, (long long)ids.len, (long long)max_new);
     code = answer(o, session, ids.data, ids.len, &s, sum, err);
 done:
     hh_session_free(session);

@@ -103,6 +103,8 @@ static hh_code run_decode(const hh_tokenizer *t, hh_error *err) {
         code = hh_file_read(decode, (size_t)1 << 32, &text, err);
     else
         hh_buf_puts(&text, decode);
+    if (code == HH_OK && memchr(text.data, 0, text.len))
+        code = hh_fail(err, HH_EINVAL, "%s: not a text file of token ids", strcmp(decode, "-") ? decode : "--decode -");
     if (code == HH_OK) code = parse_ids(text.data, &ids, err);
     hh_buf_clear(&text);
     if (code == HH_OK) code = hh_tokenizer_decode(t, ids.data, ids.len, special, &text, err);

@@ -27,7 +27,8 @@ static hh_code parse(hh_ids *out, const char *where, const char *at, int64_t voc
 }
 
 hh_code hh_cli_read_ids(hh_ids *out, const char *text, int64_t vocab, hh_error *err) {
-    if (isdigit((unsigned char)*text) && !hh_file_exists(text)) return parse(out, "--ids", text, vocab, err);
+    const bool numbers = isdigit((unsigned char)*text) || text[strspn(text, "-+0123456789, \t\n")] == 0;
+    if (numbers && !hh_file_exists(text)) return parse(out, "--ids", text, vocab, err);
     hh_buf file = {0};
     hh_code code = hh_file_read(text, (size_t)1 << 30, &file, err);
     if (code == HH_OK && memchr(file.data, 0, file.len))

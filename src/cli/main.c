@@ -78,7 +78,8 @@ int hh_cli_fail(const hh_error *err) {
 int hh_cli_done(void) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    fprintf(stderr, "hydrahead: standard output could not be written: %s\n", strerror(errno));
+    fprintf(stderr, "hydrahead: standard output could not be written: %s\n",
+            errno ? strerror(errno) : "some of it was lost before the end");
     return 1;
 }
 
