@@ -136,6 +136,25 @@ static void needle_maps(const hh_demo *d, hh_buf *page) {
     }
 }
 
+/* Every kept head of both plans, with the rule that kept it. */
+static void plan_table(const hh_demo *d, hh_buf *page) {
+    hh_cells t = {.cols = 4};
+    static const char *const heading[] = {"hybrid", "layer.head", "score", "kept by"};
+    for (int i = 0; i < 4; i++) hh_cells_add(&t, "%s", heading[i]);
+    for (int m = HH_DEMO_CAUSAL; m <= HH_DEMO_RANDOM; m++) {
+        const hh_plan *p = &d->plan[m];
+        for (int64_t i = 0; i < p->n_layers * p->n_heads; i++) {
+            if (!hh_plan_keeps(p, i / p->n_heads, i % p->n_heads)) continue;
+            hh_cells_add(&t, "%s", names[m]);
+            hh_cells_add(&t, "%" PRId64 ".%" PRId64, i / p->n_heads, i % p->n_heads);
+            hh_cells_add(&t, "%.3f", d->scores->score[i]);
+            hh_cells_add(&t, "%s", hh_keep_rule_name((hh_keep_rule)p->rule[i]));
+        }
+    }
+    hh_cells_print(&t, true, page);
+    hh_cells_release(&t);
+}
+
 static void fill_page(const hh_demo *d, hh_buf *page) {
     hh_buf text = {0};
     bool *kept = hh_alloc((size_t)(d->scores->n_layers * d->scores->n_heads));
@@ -149,14 +168,8 @@ static void fill_page(const hh_demo *d, hh_buf *page) {
     needle_maps(d, page);
     hh_page_heading(page, "Training");
     curves(d, page);
-    hh_page_heading(page, "Plan");
-    for (int m = HH_DEMO_CAUSAL; m <= HH_DEMO_RANDOM; m++) {
-        json_t *plan = hh_plan_to_json(&d->plan[m]);
-        char *json = json_dumps(plan, JSON_INDENT(1));
-        hh_page_preformatted(page, json);
-        free(json);
-        json_decref(plan);
-    }
+    hh_page_heading(page, "Plans");
+    plan_table(d, page);
     hh_page_heading(page, "Heads");
     hh_scores_page(d->scores, kept, page);
     hh_page_end(page);
