@@ -201,6 +201,9 @@ static hh_code open_file(hh_store *s, const char *path, hh_error *err) {
     shard *file = add_shard(s, path, hh_strdup(path));
     HH_TRY(hh_filemap_open(&file->map, path, err));
     if (file->map.size < 4 || memcmp(file->map.data, "GGUF", 4) != 0) {
+        size_t n = strlen(path);
+        if (n > 5 && !strcmp(path + n - 5, ".gguf"))
+            return hh_fail(err, HH_EFORMAT, "%s: %zu bytes that do not begin with GGUF", path, file->map.size);
         filling f = {.s = s, .file = file};
         return hh_safetensors_parse(path, file->map.data, file->map.size, take_tensor, &f, err);
     }
