@@ -88,6 +88,8 @@ static void release_line(line *l) {
 static hh_code add_options(line *l, const json_t *object, const char *where, hh_error *err) {
     const char *name;
     json_t *v;
+    if (!object)
+        return hh_fail(err, HH_EFORMAT, "%s: the recipe has no \"%s\", an object of options", recipe_path, where);
     if (!json_is_object(object))
         return hh_fail(err, HH_EFORMAT, "%s: \"%s\" is not an object of options", recipe_path, where);
     if (json_object_size(object) * 2 + 24 > MAX_ARGUMENTS)
@@ -148,7 +150,8 @@ static hh_code run_verb(hh_verb_fn *verb, const line *l, hh_error *err) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return HH_OK;
     if (hh_interrupted())
         return hh_fail(err, HH_ECANCELLED, "interrupted in %s; the same command continues", l->word[0]);
-    return hh_fail(err, HH_EINVAL,
+    const bool bad_words = WIFEXITED(status) && WEXITSTATUS(status) == 2;
+    return hh_fail(err, bad_words ? HH_EINVAL : HH_EIO,
                    "%s ended with %s %d; what was done before stands in %s, and the same command continues", l->word[0],
                    WIFEXITED(status) ? "exit code" : "signal",
                    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), out_dir);
