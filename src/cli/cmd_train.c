@@ -193,11 +193,6 @@ static void release(session *s) {
     hh_buf_release(&s->settings);
 }
 
-static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
-                             uint8_t *flags, hh_error *err) {
-    return hh_mixture_row(context, step, row, n_rows, length, ids, flags, err);
-}
-
 static bool has_file(const char *dir, const char *name) {
     char *path = hh_path_join(dir, name);
     bool found = hh_file_exists(path);
@@ -268,7 +263,7 @@ static hh_code choose_options(session *s, hh_error *err) {
         .sequences = batch, .length = s->length, .n_lengths = n_lengths, .micro_tokens = micro_tokens};
     s->o.data.background_weight = background;
     s->o.data.seed = hh_hash64(stage_name, strlen(stage_name), (uint64_t)common.seed); /* stages see other batches */
-    s->o.data.fill = fill_sequence;
+    s->o.data.fill = hh_sequence_from_mixture;
     int64_t longest = hh_trainset_longest(&s->o.data);
     if (micro_tokens < longest) s->o.data.micro_tokens = longest;
     hh_trainset_options d = s->o.data;

@@ -140,11 +140,6 @@ static hh_code convert(hh_demo *d, hh_error *err) {
     return code;
 }
 
-static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
-                             uint8_t *flags, hh_error *err) {
-    return hh_mixture_row(context, step, row, n_rows, length, ids, flags, err);
-}
-
 static hh_code run_steps(hh_demo *d, hh_trainer *t, hh_demo_curve *curve, hh_error *err) {
     hh_progress progress;
     hh_code code = HH_OK;
@@ -178,7 +173,7 @@ static hh_code train(hh_demo *d, const hh_stage *stage, const char *name, int64_
                                    .micro_tokens = SEQUENCES * native / 2,
                                    .background_weight = 1,
                                    .seed = d->o.seed,
-                                   .fill = fill_sequence,
+                                   .fill = hh_sequence_from_mixture,
                                    .context = (void *)mixture};
     *curve = (hh_demo_curve){.stage = name, .step = hh_alloc(sizeof(double) * (size_t)steps)};
     for (int i = 0; i < 2; i++) curve->loss[i] = hh_alloc(sizeof(double) * (size_t)steps);

@@ -90,15 +90,6 @@ static hh_prober prober_of(const hh_config *c, int64_t max_tokens, int64_t max_a
                        .max_answer = max_answer};
 }
 
-size_t hh_prober_bytes(const hh_config *c, int64_t max_tokens, int64_t max_answer) {
-    hh_prober p = prober_of(c, max_tokens, max_answer);
-    hh_arena a;
-    hh_arena_init_counting(&a, "probe");
-    place(&p, &a);
-    return a.used + hh_run_bytes(c, p.max_tokens, 1, HH_RUN_TRAINING) +
-           hh_run_bytes(c, p.max_tokens, 1, HH_RUN_INFERENCE);
-}
-
 hh_code hh_prober_new(hh_prober **out, const hh_model *m, int64_t max_tokens, int64_t max_answer, hh_error *err) {
     *out = NULL;
     for (int64_t l = 0; l < m->config.n_layers; l++)

@@ -34,8 +34,6 @@ typedef struct hh_probe_pair {
 
 typedef struct hh_prober hh_prober;
 
-/* Bytes that a prober would reserve. */
-size_t hh_prober_bytes(const hh_config *c, int64_t max_tokens, int64_t max_answer);
 /* max_tokens counts prompt and answer. The model's heads must all be full attention (HH_EUNSUPPORTED else). */
 hh_code hh_prober_new(hh_prober **out, const hh_model *m, int64_t max_tokens, int64_t max_answer, hh_error *err);
 void hh_prober_free(hh_prober *p);

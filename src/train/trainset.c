@@ -43,6 +43,11 @@ static hh_code check_options(const hh_trainset_options *o, hh_error *err) {
     return HH_OK;
 }
 
+hh_code hh_sequence_from_mixture(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
+                                 uint8_t *flags, hh_error *err) {
+    return hh_mixture_row(context, step, row, n_rows, length, ids, flags, err);
+}
+
 hh_code hh_trainset_init(hh_trainset *s, const hh_trainset_options *o, hh_error *err) {
     *s = (hh_trainset){.o = *o, .step = -1};
     HH_TRY(check_options(o, err));

@@ -12,6 +12,9 @@
 typedef hh_code hh_sequence_fn(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
                                uint8_t *flags, hh_error *err);
 
+/* Rows of a mixture of texts and needle documents; the context is the hh_mixture (data/corpus.h). */
+hh_sequence_fn hh_sequence_from_mixture;
+
 typedef struct hh_trainset_options {
     int64_t sequences;     /* in a step */
     const int64_t *length; /* [n_lengths] every sequence draws one of them */
