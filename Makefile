@@ -2,6 +2,7 @@
 #
 #   SAN=address|undefined|thread   a sanitizer build in its own folder (thread: clang and libomp)
 #   HOSTILE=1                      failing allocator, NaN-filled memory
+#   CUDA=1                         with the CUDA backend, in its own folder; needs nvcc. CUDA_ARCHS="80 90a" chooses GPUs
 #   CC=clang                       another compiler, in its own folder
 #   WERROR=1                       warnings are errors
 #   V=1                            whole command lines
@@ -17,7 +18,7 @@ ifeq ($(SAN),thread)
 CC := clang
 endif
 ARCH    := $(shell uname -m)
-VARIANT := $(if $(findstring clang,$(CC)),-clang)$(if $(SAN),-$(SAN))$(if $(HOSTILE),-hostile)
+VARIANT := $(if $(findstring clang,$(CC)),-clang)$(if $(SAN),-$(SAN))$(if $(HOSTILE),-hostile)$(if $(CUDA),-cuda)
 BUILD   ?= build$(VARIANT)
 PREFIX  ?= /usr/local
 
@@ -43,6 +44,19 @@ else ifeq ($(SAN),thread)
 SAN_CFLAGS := -fsanitize=thread -fopenmp=libomp
 endif
 
+# src/ops/cuda/*.cu, by nvcc for the architectures named.
+ifdef CUDA
+CUDA_HOME  ?= /usr/local/cuda
+NVCC       ?= $(CUDA_HOME)/bin/nvcc
+CUDA_ARCHS ?= 90a
+CU_SRC     := $(sort $(wildcard src/ops/cuda/*.cu))
+CU_OBJ     := $(CU_SRC:src/%.cu=$(BUILD)/obj/%.o)
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo --expt-relaxed-constexpr -Xcompiler -fPIC,-Wall,-Wno-comment -Isrc -Iinclude -MMD -MP \
+             $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) $(NVCCFLAGS)
+CUDA_LDLIBS = -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -ldl -lrt -lpthread -lstdc++
+LDLIBS     += $(CUDA_LDLIBS)
+endif
+
 # Instruction sets of src/ops/simd/: name and flags.
 ifeq ($(ARCH),x86_64)
 ISAS := avx2 avx512
@@ -61,9 +75,11 @@ LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) $(foreach i,$(ISAS),$(SIMD_SRC:sr
 DBL_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/dbl/%.o)
 CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
 
-TEST_SRC   := $(sort $(wildcard tests/*/test_*.c))
+TEST_SRC   := $(filter-out tests/cuda/%,$(sort $(wildcard tests/*/test_*.c)))
+CUDA_TEST_SRC := $(if $(CUDA),$(sort $(wildcard tests/cuda/test_*.c)))
 DOUBLE_SRC := $(sort $(wildcard tests/*/double_*.c))
 TEST_BIN   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%) $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%)
+CUDA_TEST_BIN := $(CUDA_TEST_SRC:tests/%.c=$(BUILD)/tests/%)
 SUPPORT    := $(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/support/*.c))
 DBL_SUPPORT := $(SUPPORT:$(BUILD)/obj/%=$(BUILD)/dbl/%)
 FUZZ_BIN   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
@@ -76,7 +92,7 @@ SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 # Commands are shown in short; V=1 shows them whole, -s not at all.
 SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) $@";) )
 
-.PHONY: all demo test check format docs bench fuzz install help deps clean models program tests fuzzers benches
+.PHONY: all demo test test-cuda cuda-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
 # Each goal is a second make, so that the build sees what deps has installed.
@@ -103,9 +119,13 @@ $(BUILD)/obj/$(1)/%.o: src/%.c
 	$$(call SAY,CC)$$(CC) $$(ALL_CFLAGS) -O3 -ffp-contract=fast $$(ISA_$(1)) -DHH_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
-$(BUILD)/obj/ops/cpu.o: CFLAGS += $(foreach i,$(ISAS),-DHH_HAVE_$(i))
+$(BUILD)/obj/ops/cpu.o: CFLAGS += $(foreach i,$(ISAS),-DHH_HAVE_$(i)) $(if $(CUDA),-DHH_HAVE_CUDA)
 
-$(BUILD)/libhydrahead.a: $(LIB_OBJ)
+$(BUILD)/obj/%.o: src/%.cu
+	@mkdir -p $(@D)
+	$(call SAY,NVCC)$(NVCC) $(NVCC_FLAGS) -c $< -o $@
+
+$(BUILD)/libhydrahead.a: $(LIB_OBJ) $(CU_OBJ)
 	@rm -f $@
 	$(call SAY,AR)ar rcs $@ $^
 
@@ -139,6 +159,13 @@ tests: program $(TEST_BIN)
 test: deps
 	@$(SUBMAKE) tests
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/run_tests.sh $(BUILD)/tests $(TEST_BIN)
+
+# On a machine with a GPU: every op, model and gradient on the card against the CPU.
+test-cuda:
+	@$(SUBMAKE) cuda-tests CUDA=1
+	@HYDRAHEAD=build-cuda/hydrahead tools/run_tests.sh build-cuda/tests $(patsubst tests/%.c,build-cuda/tests/%,$(sort $(wildcard tests/cuda/test_*.c)))
+
+cuda-tests: program $(CUDA_TEST_BIN)
 
 demo: deps
 	@$(SUBMAKE) program
@@ -189,6 +216,7 @@ help:
 	@echo "make              the program, build/hydrahead"
 	@echo "make demo         the whole method on a small model, live; ends with the path of a report"
 	@echo "make test         every test; SAN=address|undefined|thread and HOSTILE=1 in builds of their own"
+	@echo "make test-cuda    the CUDA backend against the CPU; needs nvcc and a GPU"
 	@echo "make check        include floors, headers alone, warnings of gcc and clang, formatting, documents"
 	@echo "make fuzz         every parser for FUZZ_SECONDS (60) each; FUZZ=fuzz_gguf chooses one"
 	@echo "make bench        speed of the hot operations, each beside its floor"

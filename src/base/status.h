@@ -36,7 +36,7 @@ hh_code hh_fail_in(hh_error *err, const char *format, ...) HH_PRINTF(2, 3);
 /* The name of a code for machines: "invalid", "io", "format", "unsupported", "memory", "cancelled", "nonfinite". */
 const char *hh_code_name(hh_code code);
 
-_Noreturn void hh_assert_failed(const char *file, int line, const char *what);
+void hh_assert_failed(const char *file, int line, const char *what) __attribute__((noreturn)); /* C and C++ */
 
 /* Returns from the calling function when `call` failed. */
 #define HH_TRY(call)                                                                                                   \

@@ -151,6 +151,8 @@ hh_code hh_cpu_open(hh_backend **out, int n_threads, hh_precision precision, con
         .isa = chosen->name,
         .ops = &c->ops,
         .host_memory = true,
+        .activation = HH_DTYPE_REAL,
+        .layer = -1,
         .n_threads = n_threads,
         .precision = precision,
         .impl = c,
@@ -173,3 +175,12 @@ failed:
     close_cpu(be);
     return code;
 }
+
+#ifndef HH_HAVE_CUDA
+hh_code hh_cuda_open(hh_backend **out, int device, hh_precision precision, hh_error *err) {
+    (void)device;
+    (void)precision;
+    *out = NULL;
+    return hh_fail(err, HH_EUNSUPPORTED, "this build has no CUDA backend; build with `make CUDA=1`");
+}
+#endif

@@ -4,8 +4,12 @@
  * is hot a fast kernel in simd/ (compiled once for each instruction set) and later a .cu. ops.def lists the table's
  * slots; backends fill it. Conventions, for all ops:
  *
- * - Activations are HH_DTYPE_REAL tensors, rows are tokens, rows may be strided. Weights may be of any stored type
- * where said so. Outputs never overlap inputs unless the op says "in place".
+ * - Activations are tensors of the backend's type (be->activation; HH_DTYPE_REAL on the CPU), rows are tokens, rows
+ *   may be strided. Always HH_DTYPE_REAL are statistics (rstd, lse, r), tables (cos, sin), gates behind their
+ *   functions (g, beta, weight) and their gradients, GDN states and convolution tails, losses, small parameters
+ *   (norms, biases, gamma, A_log, dt_bias, conv) and all gradients of weights. Matrices may be of any stored type
+ *   where said so. Outputs never overlap inputs unless the op says "in place".
+ * - Spans, ids, targets, row lists and other plain C arrays are host memory, also on a GPU.
  * - A gradient `da` of an input is ADDED to what da holds when `accumulate` is said in the op's name or comment, and
  *   overwritten otherwise. Weight gradients (dw, dbias, dgamma, ...) are always accumulated.
  * - An absent optional tensor has data NULL (HH_NONE).
@@ -71,5 +75,9 @@ extern const hh_ops hh_ops_reference;
 /* Opens the CPU backend: n_threads <= 0 takes all processors; isa NULL chooses the best this processor has, else
  * "reference", "avx2", "avx512". HH_EUNSUPPORTED when this processor or build lacks it. */
 hh_code hh_cpu_open(hh_backend **out, int n_threads, hh_precision precision, const char *isa, hh_error *err);
+
+/* Opens the CUDA backend on GPU number `device`: activations in bf16, or in float32 with HH_PRECISION_F32.
+ * HH_EUNSUPPORTED with what is missing (build, driver, GPU, architecture). */
+hh_code hh_cuda_open(hh_backend **out, int device, hh_precision precision, hh_error *err);
 
 #endif

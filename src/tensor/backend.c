@@ -4,3 +4,15 @@
 void hh_backend_close(hh_backend *be) {
     if (be) be->close(be);
 }
+
+void hh_backend_record_begin(hh_backend *be, const void *owner, uint64_t key) {
+    if (be->record_begin) be->record_begin(be, owner, key);
+}
+
+bool hh_backend_record_end(hh_backend *be) {
+    return be->record_end && be->record_end(be);
+}
+
+void hh_backend_record_drop(hh_backend *be, const void *owner) {
+    if (be->record_drop) be->record_drop(be, owner);
+}

@@ -21,20 +21,36 @@ typedef enum hh_precision {
     HH_PRECISION_F32,  /* float32 operands always (--dtype f32) */
 } hh_precision;
 
-/* Copies `bytes` between host and device, or within one; on the CPU all are memcpy. */
+/* Copies `bytes` between host and device; on the CPU both are memcpy. The host's side may be reused, or read, on return. */
 typedef void hh_backend_copy_fn(hh_backend *be, void *dst, const void *src, size_t bytes);
 /* Reserves memory where the backend computes. */
 typedef hh_code hh_backend_arena_fn(hh_backend *be, hh_arena *out, const char *name, size_t bytes, hh_error *err);
 typedef void hh_backend_arena_release_fn(hh_backend *be, hh_arena *a);
 /* Waits for all work; reports an asynchronous failure with op and layer. */
 typedef hh_code hh_backend_sync_fn(hh_backend *be, hh_error *err);
+/* Recording: a sequence of op calls that comes again with the same shapes and pointers (a decode step) may be launched
+ * as one. The calls between begin and end must have no effect on the host; what changes from time to time (positions,
+ * ids, lengths) reaches ops in host lists alone, which are read anew every time.
+ *
+ *     do {
+ *         hh_backend_record_begin(be, owner, key);
+ *         ... op calls ...
+ *     } while (hh_backend_record_end(be));
+ *
+ * The loop runs again when the calls were not those recorded under (owner, key). Backends that cannot record run the
+ * calls as they come. Recordings of an owner are dropped before it is freed. */
+typedef void hh_backend_record_begin_fn(hh_backend *be, const void *owner, uint64_t key);
+typedef bool hh_backend_record_end_fn(hh_backend *be);
+typedef void hh_backend_record_drop_fn(hh_backend *be, const void *owner);
 typedef void hh_backend_close_fn(hh_backend *be);
 
 struct hh_backend {
     const char *name; /* "cpu", "cuda" */
     const char *isa;  /* the CPU's chosen kernels: "reference", "avx2", "avx512", "neon" */
     const hh_ops *ops;
-    bool host_memory; /* tensors can be read by the CPU directly */
+    bool host_memory;    /* tensors can be read by the CPU directly */
+    hh_dtype activation; /* of activations: HH_DTYPE_REAL on the CPU; BF16, or F32 for verification, on a GPU */
+    int64_t layer;       /* that the model computes, -1 outside layers: for messages */
     int n_threads;
     hh_precision precision;
     hh_arena scratch;         /* shared scratch of one op call */
@@ -44,13 +60,21 @@ struct hh_backend {
     hh_backend_arena_fn *arena_init;
     hh_backend_arena_release_fn *arena_release;
     hh_backend_sync_fn *sync;
+    hh_backend_record_begin_fn *record_begin; /* NULL: this backend does not record */
+    hh_backend_record_end_fn *record_end;
+    hh_backend_record_drop_fn *record_drop;
     hh_backend_close_fn *close;
 };
 
 #define HH_SCRATCH_BYTES        ((size_t)96 << 20) /* shared */
 #define HH_THREAD_SCRATCH_BYTES ((size_t)4 << 20)  /* a thread */
+#define HH_CUDA_SCRATCH_BYTES   ((size_t)1 << 30)  /* on a GPU */
 
 /* Opens the CPU backend in ops/ (hh_cpu_open in ops/cpu.h); any backend is closed with this. NULL is accepted. */
 void hh_backend_close(hh_backend *be);
+
+void hh_backend_record_begin(hh_backend *be, const void *owner, uint64_t key);
+bool hh_backend_record_end(hh_backend *be);
+void hh_backend_record_drop(hh_backend *be, const void *owner);
 
 #endif

@@ -1,0 +1,157 @@
+/* Inside the CUDA backend: what every .cu here builds on. C++ by necessity, C in spirit.
+ *
+ * An op's function does three things: assert its shapes, hand its host lists to hh_cuda_list, and launch with
+ * hh_cuda_launch (or a product of products.h). Nothing else reaches the stream, so that recording and error messages
+ * work for all. One stream orders everything; ops never wait for it. Sums are taken in a fixed order: no float atomics.
+ */
+#ifndef HH_OPS_CUDA_CUDA_H
+#define HH_OPS_CUDA_CUDA_H
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+extern "C" {
+#include "ops/ops.h"
+#include "ops/shape.h"
+}
+
+typedef __nv_bfloat16 hh_bf16;
+
+#define HH_CUDA_LIST_BYTES      ((size_t)16 << 20) /* host lists on their way to the card, a ring */
+#define HH_CUDA_WORKSPACE_BYTES ((size_t)64 << 20) /* of cuBLASLt */
+
+/* What happens to a launch. */
+typedef enum hh_cuda_mode {
+    HH_CUDA_RUN,    /* it goes to the stream */
+    HH_CUDA_RECORD, /* it goes into a graph */
+    HH_CUDA_REPLAY, /* it is in the graph: only its lists are made, and compared with what was recorded */
+} hh_cuda_mode;
+
+typedef struct hh_cuda_recording hh_cuda_recording; /* backend.cu */
+
+/* Host lists: the same offsets in pinned memory and on the card. */
+#define HH_CUDA_RECENT_LISTS 16
+typedef struct hh_cuda_lists {
+    char *host, *device;
+    size_t used, size;
+    struct {
+        size_t at, bytes;
+    } recent[HH_CUDA_RECENT_LISTS]; /* those that an op may find there again: spans are the same in every layer */
+    unsigned next_recent;
+} hh_cuda_lists;
+
+typedef struct hh_cuda {
+    hh_backend backend;
+    hh_ops ops;
+    int device, n_sms, arch; /* arch: 90 for compute capability 9.0 */
+    size_t shared_bytes;     /* shared memory that one block may have */
+    size_t l2_bytes;
+    cudaStream_t stream;
+    cublasLtHandle_t lt;
+    void *workspace; /* HH_CUDA_WORKSPACE_BYTES, for cuBLASLt and cuDNN */
+    void *products;  /* products.cu: plans chosen so far */
+    void *attention; /* attention.cu: cuDNN, when there is one, and its plans */
+    hh_cuda_lists ring;
+    hh_cuda_lists *lists; /* the ring, or those of the recording under way */
+    hh_cuda_mode mode;
+    hh_cuda_recording *recordings, *current;
+    uint64_t hash;  /* of the calls since the recording began */
+    bool check;     /* HYDRAHEAD_CHECK=cuda: wait after every op, so that a fault names its op */
+    const char *op; /* last launched */
+    hh_error fault; /* the first; sync reports it */
+} hh_cuda;
+
+static inline hh_cuda *hh_cuda_of(hh_backend *be) {
+    return (hh_cuda *)be->impl;
+}
+
+/* A copy of a host list on the card, valid for the op that asks, in stream order. NULL stays NULL. 16-byte aligned. */
+void *hh_cuda_list_bytes(hh_backend *be, const void *list, size_t bytes);
+template <typename T> static inline const T *hh_cuda_list(hh_backend *be, const T *list, int64_t n) {
+    return (const T *)hh_cuda_list_bytes(be, list, (size_t)n * sizeof(T));
+}
+
+/* Device scratch of one op call: n bytes, 256-byte aligned; taken back by the next op's hh_cuda_scratch_begin. Asserts
+ * that it fits be->scratch: cut the work into tiles. */
+void hh_cuda_scratch_begin(hh_backend *be);
+void *hh_cuda_scratch(hh_backend *be, size_t bytes);
+size_t hh_cuda_scratch_left(hh_backend *be);
+
+/* Before a launch that is not hh_cuda_launch (a library's): false in a replay, where it must be left out. `bytes` are
+ * what identifies the call. */
+bool hh_cuda_begin(hh_backend *be, const char *op, const void *bytes, size_t n);
+/* After it: remembers the first failure with op and layer. */
+void hh_cuda_end(hh_backend *be, cudaError_t code);
+/* For libraries: a failure in words. */
+void hh_cuda_fault(hh_backend *be, const char *what, const char *why);
+
+/* Launches kernel<<<grid, block, shared>>>(arguments) on the stream. Arguments are plain values; structures among them
+ * are cleared before they are filled, for their bytes are compared in a replay. Over 48 KB of `shared` the limit is
+ * raised here. An empty grid launches nothing. */
+template <typename... P, typename... A>
+static inline void hh_cuda_launch(hh_backend *be, const char *op, void (*kernel)(P...), dim3 grid, dim3 block,
+                                  size_t shared, A... arguments) {
+    if (!grid.x || !grid.y || !grid.z) return;
+    struct key {
+        const void *kernel;
+        uint64_t shape[4];
+        uint64_t arguments;
+    } k = {(const void *)kernel,
+           {((uint64_t)grid.x << 32) | grid.y, ((uint64_t)grid.z << 32) | block.x, ((uint64_t)block.y << 32) | block.z,
+            shared},
+           14695981039346656037ull};
+    auto mix = [&k](const void *p, size_t n) {
+        for (size_t i = 0; i < n; i++) k.arguments = (k.arguments ^ ((const unsigned char *)p)[i]) * 1099511628211ull;
+    };
+    if (hh_cuda_of(be)->mode != HH_CUDA_RUN) (mix(&arguments, sizeof arguments), ...);
+    if (!hh_cuda_begin(be, op, &k, sizeof k)) return;
+    if (shared > 48 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    kernel<<<grid, block, shared, hh_cuda_of(be)->stream>>>((P)arguments...);
+    hh_cuda_end(be, cudaGetLastError());
+}
+
+static inline int64_t hh_ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* Loads and stores of activations as float, whatever their type. */
+static __device__ __forceinline__ float hh_load(const float *p) {
+    return *p;
+}
+static __device__ __forceinline__ float hh_load(const hh_bf16 *p) {
+    return __bfloat162float(*p);
+}
+static __device__ __forceinline__ void hh_store(float *p, float v) {
+    *p = v;
+}
+static __device__ __forceinline__ void hh_store(hh_bf16 *p, float v) {
+    *p = __float2bfloat16_rn(v);
+}
+
+/* Sum over a warp, the same bits in every lane. */
+static __device__ __forceinline__ float hh_warp_sum(float v) {
+    for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+    return v;
+}
+static __device__ __forceinline__ float hh_warp_max(float v) {
+    for (int o = 16; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
+    return v;
+}
+
+/* Runs `body` with `T` standing for the element type of activations. */
+#define HH_CUDA_BY_TYPE(dtype, T, ...)                                                                                 \
+    do {                                                                                                               \
+        if ((dtype) == HH_DTYPE_BF16) {                                                                                \
+            typedef hh_bf16 T;                                                                                         \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            HH_ASSERT((dtype) == HH_DTYPE_F32);                                                                        \
+            typedef float T;                                                                                           \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+#endif

@@ -1,0 +1,150 @@
+/* One op, two backends: the same inputs on the CPU (reference kernels, float32) and on the GPU, and the distance of what
+ * comes out. Header only, for the tests of this folder. */
+#ifndef HH_TESTS_CUDA_TWIN_H
+#define HH_TESTS_CUDA_TWIN_H
+
+#include "base/rng.h"
+#include "ops/ops.h"
+#include "support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TWIN_BYTES ((size_t)2 << 30)
+
+typedef struct twin {
+    hh_backend *cpu, *gpu;
+    hh_arena host, device, staging; /* staging: host memory of one tensor in the GPU's type */
+    hh_rng rng;
+} twin;
+
+/* The same tensor twice. On the CPU it is float32; on the GPU of the type asked for, whose rounding the CPU's has too. */
+typedef struct both {
+    hh_tensor cpu, gpu;
+} both;
+
+static twin tw;
+
+/* Opens both; false with a word on stderr when this machine has no GPU that can be used. */
+static inline bool twin_open(hh_precision precision) {
+    hh_error err = {0};
+    if (hh_cuda_open(&tw.gpu, 0, precision, &err) != HH_OK) {
+        fprintf(stderr, "skipped: %s\n", err.text);
+        return false;
+    }
+    if (hh_cpu_open(&tw.cpu, 0, HH_PRECISION_F32, "reference", &err) != HH_OK ||
+        hh_arena_init(&tw.host, "host", TWIN_BYTES, &err) != HH_OK ||
+        hh_arena_init(&tw.staging, "staging", TWIN_BYTES, &err) != HH_OK ||
+        tw.gpu->arena_init(tw.gpu, &tw.device, "device", TWIN_BYTES, &err) != HH_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    tw.rng = hh_rng_seeded(1);
+    return true;
+}
+
+static inline void twin_close(void) {
+    if (!tw.gpu) return;
+    hh_arena_release(&tw.host);
+    hh_arena_release(&tw.staging);
+    tw.gpu->arena_release(tw.gpu, &tw.device);
+    hh_backend_close(tw.gpu);
+    hh_backend_close(tw.cpu);
+    memset(&tw, 0, sizeof tw);
+}
+
+/* All tensors of the last test are gone. */
+static inline void twin_reset(void) {
+    hh_arena_reset(&tw.host, 0);
+    hh_arena_reset(&tw.device, 0);
+}
+
+/* The CPU's values to the GPU, rounded to its type on both sides. */
+static inline void twin_upload(both b) {
+    int64_t row = hh_tensor_row_count(b.cpu), n = b.cpu.dim[0];
+    hh_arena_reset(&tw.staging, 0);
+    size_t bytes = hh_dtype_bytes(b.gpu.dtype, row);
+    char *raw = hh_arena_alloc(&tw.staging, bytes);
+    for (int64_t i = 0; i < n; i++) {
+        hh_quantise(b.gpu.dtype, hh_row(b.cpu, i), row, raw);
+        hh_dequantise(b.gpu.dtype, raw, row, hh_row(b.cpu, i));
+        tw.gpu->to_device(tw.gpu, (char *)b.gpu.data + hh_dtype_bytes(b.gpu.dtype, i * b.gpu.stride), raw, bytes);
+    }
+}
+
+/* A tensor of `rank` dimensions whose rows are `pad` elements further apart than dense; values normal times `scale`
+ * plus `shift`. What lies between the rows is NaN on the GPU. */
+static inline both twin_tensor(hh_dtype gpu_dtype, int rank, int64_t d0, int64_t d1, int64_t d2, int64_t pad,
+                               double scale, double shift) {
+    both b;
+    b.cpu = rank == 1   ? hh_tensor_1d(NULL, HH_DTYPE_REAL, d0)
+            : rank == 2 ? hh_tensor_2d(NULL, HH_DTYPE_REAL, d0, d1)
+                        : hh_tensor_3d(NULL, HH_DTYPE_REAL, d0, d1, d2);
+    b.cpu.stride += pad;
+    b.gpu = b.cpu;
+    b.gpu.dtype = gpu_dtype;
+    size_t n = (size_t)(d0 * b.cpu.stride);
+    b.cpu.data = hh_arena_alloc(&tw.host, n * sizeof(hh_real));
+    b.gpu.data = hh_arena_alloc(&tw.device, hh_dtype_bytes(gpu_dtype, (int64_t)n));
+    hh_arena_reset(&tw.staging, 0);
+    char *nan = hh_arena_alloc(&tw.staging, hh_dtype_bytes(gpu_dtype, (int64_t)n));
+    memset(nan, 0xff, hh_dtype_bytes(gpu_dtype, (int64_t)n));
+    tw.gpu->to_device(tw.gpu, b.gpu.data, nan, hh_dtype_bytes(gpu_dtype, (int64_t)n));
+    for (int64_t i = 0; i < d0; i++)
+        for (int64_t j = 0; j < hh_tensor_row_count(b.cpu); j++)
+            hh_row(b.cpu, i)[j] = (hh_real)(shift + scale * hh_rng_normal(&tw.rng));
+    twin_upload(b);
+    return b;
+}
+
+/* An activation (the GPU's type), and a tensor that is float32 on both. */
+static inline both twin_act(int rank, int64_t d0, int64_t d1, int64_t d2, int64_t pad) {
+    return twin_tensor(tw.gpu->activation, rank, d0, d1, d2, pad, 1, 0);
+}
+static inline both twin_real(int rank, int64_t d0, int64_t d1, int64_t d2, double scale, double shift) {
+    return twin_tensor(HH_DTYPE_F32, rank, d0, d1, d2, 0, scale, shift);
+}
+
+/* ||gpu - cpu|| / ||cpu||, infinite when anything on the GPU is not a number or memory between rows was written. */
+static inline double twin_error(both b) {
+    hh_error err = {0};
+    if (tw.gpu->sync(tw.gpu, &err) != HH_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return INFINITY;
+    }
+    int64_t row = hh_tensor_row_count(b.cpu);
+    hh_arena_reset(&tw.staging, 0);
+    size_t bytes = hh_dtype_bytes(b.gpu.dtype, b.gpu.stride);
+    hh_real *x = hh_arena_alloc(&tw.staging, (size_t)b.gpu.stride * sizeof *x);
+    char *raw = hh_arena_alloc(&tw.staging, bytes);
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < b.cpu.dim[0]; i++) {
+        tw.gpu->to_host(tw.gpu, raw, (const char *)b.gpu.data + hh_dtype_bytes(b.gpu.dtype, i * b.gpu.stride), bytes);
+        for (size_t k = hh_dtype_bytes(b.gpu.dtype, row); k < bytes; k++)
+            if ((unsigned char)raw[k] != 0xff) return INFINITY;
+        hh_dequantise(b.gpu.dtype, raw, row, x);
+        for (int64_t j = 0; j < row; j++) {
+            double d = (double)x[j] - (double)hh_row(b.cpu, i)[j];
+            difference += d * d;
+            size += (double)hh_row(b.cpu, i)[j] * (double)hh_row(b.cpu, i)[j];
+        }
+    }
+    double e = size > 0 ? sqrt(difference / size) : sqrt(difference);
+    return isfinite(e) ? e : INFINITY;
+}
+
+/* How far results may be apart: float32 rounding, or that of bf16 inputs and outputs. */
+static inline double twin_tolerance(void) {
+    return tw.gpu->activation == HH_DTYPE_BF16 ? 1e-2 : 2e-5;
+}
+
+#define assert_twins(b)                                                                                                \
+    do {                                                                                                               \
+        double twin_e = twin_error(b);                                                                                 \
+        if (!(twin_e <= twin_tolerance()))                                                                             \
+            fail_msg("%s: the GPU is %.3g away from the CPU, %.3g allowed", #b, twin_e, twin_tolerance());             \
+    } while (0)
+
+#endif
