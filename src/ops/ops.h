@@ -55,18 +55,20 @@ typedef enum hh_gdn_mode { HH_GDN_CHUNKED, HH_GDN_RECURRENT } hh_gdn_mode;
 
 #define HH_GDN_CHUNK 64 /* tokens in a chunk; K of docs/METHOD.md */
 
-#define HH_OP(name, ...) typedef void hh_##name##_fn(hh_backend *be, __VA_ARGS__);
+#define HH_BARE(...) __VA_ARGS__ /* HH_BARE (a, b): a, b */
+
+#define HH_OP(name, arguments, names) typedef void hh_##name##_fn(hh_backend *be, HH_BARE arguments);
 #include "ops/ops.def"
 #undef HH_OP
 
 struct hh_ops {
-#define HH_OP(name, ...) hh_##name##_fn *name;
+#define HH_OP(name, arguments, names) hh_##name##_fn *name;
 #include "ops/ops.def"
 #undef HH_OP
 };
 
 /* The reference implementations, complete: <name>_reference for every slot. */
-#define HH_OP(name, ...) hh_##name##_fn hh_##name##_reference;
+#define HH_OP(name, arguments, names) hh_##name##_fn hh_##name##_reference;
 #include "ops/ops.def"
 #undef HH_OP
 

@@ -2,7 +2,7 @@
 #include "ops/ops.h"
 
 const hh_ops hh_ops_reference = {
-#define HH_OP(name, ...) .name = hh_##name##_reference,
+#define HH_OP(name, arguments, names) .name = hh_##name##_reference,
 #include "ops/ops.def"
 #undef HH_OP
 };
