@@ -7,6 +7,7 @@
 #include "eval/perplexity.h"
 #include "eval/ruler.h"
 #include "eval/score_choice.h"
+#include "eval/summary.h"
 #include "report/report.h"
 #include "tensor/backend.h"
 
@@ -16,7 +17,7 @@
 static hh_cli_common common = {.dtype = "auto", .seed = 42};
 static const char *tasks = "niah_single_1,niah_single_2,niah_single_3,niah_multikey_1,niah_multikey_2,niah_multikey_3,"
                            "niah_multivalue,niah_multiquery";
-static const char *lengths = "1024,4096", *json_file, *html_file, *haystack;
+static const char *lengths = "1024,4096", *json_file, *html_file, *haystack, *summary_file, *rope;
 static int64_t samples = 16, length, limit, max_new = 128;
 static hh_words files;
 static bool items;
@@ -90,22 +91,34 @@ static const hh_option options[] = {
      .value = &html_file,
      .argument = "FILE",
      .help = "write a page here (default: beside the JSON file)"},
+    {.name = "summary",
+     .kind = HH_OPTION_STRING,
+     .value = &summary_file,
+     .argument = "FILE",
+     .help = "ruler, choice, perplexity: add the figures to this file, which gathers those of many runs"},
+    {.name = "rope-scaling",
+     .kind = HH_OPTION_STRING,
+     .value = &rope,
+     .argument = "KIND:F",
+     .help = "stretch the positions of all models: yarn:4 or linear:4 for four times their own length"},
     HH_CLI_COMMON_OPTIONS(common),
     {0}};
 
 static const hh_command command = {
     .verb = "eval",
     .summary = "needle tasks, choice items, perplexity, answers; several models side by side",
-    .words = "ruler|choice|perplexity|generate MODEL [MODEL ...]",
-    .description = "ruler: RULER's needle tasks with its own wording and random draws; the score is the share of "
-                   "values found in greedy answers. "
-                   "Essays are book text, so that figures are not comparable with published ones.\n\n"
-                   "choice: items of {\"query\", \"choices\", \"gold\"}, {\"context_options\", \"continuation\", "
-                   "\"gold\"} or {\"context\", \"continuation\"} by "
-                   "log-likelihood: acc, acc_norm (a character), acc_bytes (a byte), or greedy match and perplexity, "
-                   "as lm-evaluation-harness defines them.\n\n"
-                   "perplexity: of a text in windows that do not overlap; the first token of each is not scored.\n\n"
-                   "generate: greedy answers to {\"prompt\"} lines; with {\"answers\"}, the share found in the text.",
+    .words = "ruler|choice|perplexity|generate [NAME=]MODEL [[NAME=]MODEL ...]",
+    .description =
+        "ruler: RULER's needle tasks with its own wording and random draws; the score is the share of "
+        "values found in greedy answers. "
+        "Essays are book text, so that figures are not comparable with published ones.\n\n"
+        "choice: items of {\"query\", \"choices\", \"gold\"}, {\"context_options\", \"continuation\", "
+        "\"gold\"} or {\"context\", \"continuation\"} by "
+        "log-likelihood: acc, acc_norm (a character), acc_bytes (a byte), or greedy match and perplexity, "
+        "as lm-evaluation-harness defines them.\n\n"
+        "perplexity: of a text in windows that do not overlap; the first token of each is not scored.\n\n"
+        "generate: greedy answers to {\"prompt\"} lines; with {\"answers\"}, the share found in the text.\n\n"
+        "Results are kept under the model's path, or under NAME.",
     .example = "hydrahead eval ruler nano --tasks niah_single_2,niah_book --lengths 256 --samples 4\n"
                "hydrahead eval perplexity nano --file models/nano/text_valid.txt.gz --length 256 --limit 20",
     .options = options,
@@ -128,7 +141,8 @@ static hh_code write_page(const hh_buf *page, hh_error *err) {
 }
 
 /* What all measures but ruler show: one table, here and on the page; results are taken. */
-static hh_code show(const hh_cells *t, const char *title, json_t *results, hh_error *err) {
+static hh_code show(const hh_cells *t, const char *title, json_t *results, const char *measure, const hh_subject *s,
+                    int64_t n, hh_error *err) {
     hh_buf text = {0}, page = {0};
     hh_cells_print(t, false, &text);
     fputs(text.data, stdout);
@@ -137,6 +151,7 @@ static hh_code show(const hh_cells *t, const char *title, json_t *results, hh_er
     hh_page_end(&page);
     hh_code code = HH_OK;
     if (json_file) code = hh_results_write(json_file, json_incref(results), err);
+    if (code == HH_OK && summary_file) code = hh_summary_add(summary_file, measure, results, s, n, err);
     if (code == HH_OK) code = write_page(&page, err);
     json_decref(results);
     hh_buf_release(&text);
@@ -153,7 +168,11 @@ static hh_code show_ruler(const hh_ruler_result *r, hh_error *err) {
     if (r->n_resumed) fprintf(stderr, "%lld samples were taken from %s\n", (long long)r->n_resumed, r->options.partial);
     hh_ruler_page(r, "What the models find", &page);
     hh_code code = HH_OK;
-    if (json_file) code = hh_results_write(json_file, hh_ruler_json(r), err);
+    json_t *results = hh_ruler_json(r);
+    if (json_file) code = hh_results_write(json_file, json_incref(results), err);
+    if (code == HH_OK && summary_file)
+        code = hh_summary_add(summary_file, "ruler", results, r->subject, r->n_subjects, err);
+    json_decref(results);
     if (code == HH_OK) code = write_page(&page, err);
     if (code == HH_OK && r->options.partial) remove(r->options.partial);
     hh_buf_release(&text);
@@ -276,7 +295,7 @@ static hh_code run_choice(const hh_subject *s, int64_t n, hh_error *err) {
     json_t *results = json_pack("{s:o}", "models", models);
     if (items) json_object_set_new(results, "items", lists);
     if (code == HH_OK)
-        code = show(&t, "Choice items", results, err);
+        code = show(&t, "Choice items", results, "choice", s, n, err);
     else
         json_decref(results);
     hh_cells_release(&t);
@@ -318,7 +337,7 @@ static hh_code run_perplexity(const hh_subject *s, int64_t n, hh_error *err) {
     }
     json_t *results = json_pack("{s:o}", "models", models);
     if (code == HH_OK)
-        code = show(&t, "Perplexity", results, err);
+        code = show(&t, "Perplexity", results, "perplexity", s, n, err);
     else
         json_decref(results);
     hh_cells_release(&t);
@@ -358,7 +377,7 @@ static hh_code run_generate(const hh_subject *s, int64_t n, hh_error *err) {
     }
     json_t *results = json_pack("{s:o}", "models", models);
     if (code == HH_OK)
-        code = show(&t, "Answers", results, err);
+        code = show(&t, "Answers", results, "generate", s, n, err);
     else
         json_decref(results);
     hh_cells_release(&t);
@@ -402,7 +421,11 @@ int hh_cmd_eval(int argc, char **argv) {
         if (hh_same_file(json_file, files.word[i]))
             code = hh_fail(&err, HH_EINVAL, "--json %s is a --file that eval reads; name another", json_file);
     if (code == HH_OK) code = hh_cli_backend(&common, &be, &err);
-    if (code == HH_OK) code = hh_subjects_open(&s, be, &names, &err);
+    if (code == HH_OK && summary_file && run == run_generate)
+        code = hh_fail(&err, HH_EINVAL, "eval generate: answers have no place in a --summary");
+    if (code == HH_OK && summary_file && run == run_perplexity && files.n != 1)
+        code = hh_fail(&err, HH_EINVAL, "eval perplexity: a --summary holds one text's perplexity; give one --file");
+    if (code == HH_OK) code = hh_subjects_open(&s, be, &names, rope, &err);
     if (code == HH_OK) code = run(s, names.n, &err);
     hh_subjects_close(s, names.n);
     hh_backend_close(be);

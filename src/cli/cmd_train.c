@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "data/corpus.h"
 #include "train/initialise.h"
+#include "train/history.h"
 #include "train/job.h"
 #include "train/stage.h"
 
@@ -332,6 +333,8 @@ static hh_code train(session *s, hh_error *err) {
                 .settings = s->settings.data};
     hh_job_result r;
     HH_TRY(hh_job_run(&j, &r, err));
+    hh_history_stage stage = {.stage = s->stage->name, .teacher = teacher_path, .steps = r.steps, .seed = common.seed};
+    HH_TRY(hh_history_write(out_dir, s->student_path, &stage, err));
     report(s, &r);
     return HH_OK;
 }

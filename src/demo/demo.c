@@ -212,7 +212,8 @@ static hh_code save_hybrids(const hh_demo *d, hh_error *err) {
 
 static hh_code find_needles(hh_demo *d, hh_error *err) {
     static const char *const names[] = {"teacher", "causal", "random"};
-    for (int i = 0; i < HH_DEMO_MODELS; i++) d->subject[i] = (hh_subject){names[i], d->model[i], d->tokenizer};
+    for (int i = 0; i < HH_DEMO_MODELS; i++)
+        d->subject[i] = (hh_subject){.name = names[i], .model = d->model[i], .tokenizer = d->tokenizer};
     const hh_ruler_options o = {.task = &d->task,
                                 .length = d->o.length,
                                 .n_tasks = 1,

@@ -9,35 +9,45 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static hh_code open_subject(hh_subject *s, hh_backend *be, const char *name, hh_error *err) {
+/* PATH, or NAME=PATH when there is no file called "NAME=PATH". */
+static const char *split_name(char **name, const char *word) {
+    const char *equals = strchr(word, '=');
+    bool named = equals && equals > word && !hh_file_exists(word) && !hh_is_directory(word);
+    *name = named ? hh_sprintf("%.*s", (int)(equals - word), word) : hh_strdup(word);
+    return named ? equals + 1 : word;
+}
+
+static hh_code open_subject(hh_subject *s, hh_backend *be, const char *word, const char *rope, hh_error *err) {
     char *path;
-    json_t *readable = json_string(name);
+    json_t *readable = json_string(word);
     json_decref(readable);
     if (!readable)
-        return hh_fail(err, HH_EINVAL, "%s: a model's path must be UTF-8, for results are kept under it", name);
-    s->name = name;
-    HH_TRY(hh_model_locate(&path, name, err));
+        return hh_fail(err, HH_EINVAL, "%s: a model's path must be UTF-8, for results are kept under it", word);
+    const char *where = split_name(&s->own_name, word);
+    s->name = s->own_name;
+    HH_TRY(hh_model_locate(&path, where, err));
     hh_code code = hh_model_open(&s->model, be, path, HH_LOAD_STORED, err);
+    if (code == HH_OK && rope) code = hh_model_stretch(s->model, rope, err);
     if (code == HH_OK) code = hh_tokenizer_open(&s->tokenizer, path, err);
     if (code == HH_OK && hh_tokenizer_vocab_size(s->tokenizer) > s->model->config.vocab)
-        code = hh_fail(err, HH_EFORMAT, "%s: its tokenizer has %lld tokens, its model %lld", name,
+        code = hh_fail(err, HH_EFORMAT, "%s: its tokenizer has %lld tokens, its model %lld", where,
                        (long long)hh_tokenizer_vocab_size(s->tokenizer), (long long)s->model->config.vocab);
     hh_free(path);
     return code;
 }
 
-hh_code hh_subjects_open(hh_subject **out, hh_backend *be, const hh_words *names, hh_error *err) {
-    hh_subject *s = hh_alloc((size_t)names->n * sizeof *s);
+hh_code hh_subjects_open(hh_subject **out, hh_backend *be, const hh_words *words, const char *rope, hh_error *err) {
+    hh_subject *s = hh_alloc((size_t)words->n * sizeof *s);
     hh_code code = HH_OK;
-    for (int64_t i = 0; i < names->n && code == HH_OK; i++) {
-        for (int64_t j = 0; j < i; j++)
-            if (strcmp(names->word[i], names->word[j]) == 0)
-                code = hh_fail(err, HH_EINVAL, "%s is given twice; results are kept by name", names->word[i]);
-        if (code == HH_OK) code = open_subject(&s[i], be, names->word[i], err);
+    for (int64_t i = 0; i < words->n && code == HH_OK; i++) {
+        code = open_subject(&s[i], be, words->word[i], rope, err);
+        for (int64_t j = 0; j < i && code == HH_OK; j++)
+            if (strcmp(s[i].name, s[j].name) == 0)
+                code = hh_fail(err, HH_EINVAL, "%s is given twice; results are kept by name", s[i].name);
     }
     *out = s;
     if (code == HH_OK) return HH_OK;
-    hh_subjects_close(s, names->n);
+    hh_subjects_close(s, words->n);
     *out = NULL;
     return code;
 }
@@ -46,6 +56,7 @@ void hh_subjects_close(hh_subject *s, int64_t n) {
     for (int64_t i = 0; s && i < n; i++) {
         if (s[i].model) hh_model_close(s[i].model);
         if (s[i].tokenizer) hh_tokenizer_close(s[i].tokenizer);
+        hh_free(s[i].own_name);
     }
     hh_free(s);
 }
@@ -70,6 +81,7 @@ uint64_t hh_subject_key(const hh_subject *s) {
                                         "tokenizer.json", "tokenizer.gguf"};
     const char *path = s->model->path;
     uint64_t h = add_file(hh_hash64(s->name, strlen(s->name), 7), path);
+    h = hh_hash64(s->model->inv_freq, (size_t)(s->model->config.head_dim / 2) * sizeof *s->model->inv_freq, h);
     for (size_t i = 0; i < sizeof files / sizeof *files && hh_is_directory(path); i++) {
         char *file = hh_path_join(path, files[i]);
         h = add_file(h + i, file);

@@ -8,13 +8,15 @@
 #include <jansson.h>
 
 typedef struct hh_subject {
-    const char *name; /* as the caller wrote it; the key in JSON results */
+    const char *name; /* the key in results: as the caller wrote the path, or NAME of NAME=PATH */
     hh_model *model;
     hh_tokenizer *tokenizer;
+    char *own_name; /* name's memory; NULL: somebody else's */
 } hh_subject;
 
-/* Opens models and their tokenizers. names must outlive them. HH_EINVAL when a name is given twice. */
-hh_code hh_subjects_open(hh_subject **out, hh_backend *be, const hh_words *names, hh_error *err);
+/* Opens models and their tokenizers. A word is a model's path, or NAME=PATH. `rope` (NULL: none) stretches positions
+ * (hh_model_stretch). HH_EINVAL when a name is given twice. */
+hh_code hh_subjects_open(hh_subject **out, hh_backend *be, const hh_words *words, const char *rope, hh_error *err);
 void hh_subjects_close(hh_subject *s, int64_t n);
 /* Every end token the tokenizer or the configuration names. */
 void hh_subject_end_ids(const hh_subject *s, hh_ids *out);

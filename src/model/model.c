@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/filemap.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -163,6 +164,29 @@ hh_code hh_model_create(hh_model **out, hh_backend *be, const hh_config *c, hh_e
     be->ops->fill(be, m->flat, 0);
     hh_weights_merge(&m->config, &m->w);
     *out = m;
+    return HH_OK;
+}
+
+hh_code hh_model_stretch(hh_model *m, const char *scaling, hh_error *err) {
+    hh_config *c = &m->config;
+    const char *colon = strchr(scaling, ':');
+    char *end = NULL;
+    double factor = colon ? strtod(colon + 1, &end) : 0;
+    bool yarn = !strncmp(scaling, "yarn:", 5), linear = !strncmp(scaling, "linear:", 7);
+    if (!(yarn || linear) || !end || *end || !(factor >= 1 && factor <= 1e4))
+        return hh_fail(err, HH_EINVAL, "'%s' is no way to stretch positions; yarn:4 or linear:4 is, factors 1 to 10000",
+                       scaling);
+    if (c->rope.kind != HH_ROPE_DEFAULT)
+        return hh_fail(err, HH_EINVAL, "%s: its positions are scaled already (%s, factor %g)", m->path,
+                       hh_rope_names[c->rope.kind], c->rope.factor);
+    c->rope.kind = yarn ? HH_ROPE_YARN : HH_ROPE_LINEAR;
+    c->rope.factor = factor;
+    c->rope.beta_fast = 32; /* the YaRN paper's, and transformers' defaults */
+    c->rope.beta_slow = 1;
+    c->rope.truncate = true;
+    c->rope.original_max_position = c->max_position;
+    c->max_position = (int64_t)((double)c->max_position * factor);
+    hh_rope_frequencies(c, m->inv_freq, &m->rope_factor);
     return HH_OK;
 }
 

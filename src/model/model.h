@@ -35,6 +35,9 @@ hh_code hh_model_measure(const char *path, hh_backend *be, hh_load load, hh_conf
 hh_code hh_model_open(hh_model **out, hh_backend *be, const char *path, hh_load load, hh_error *err);
 /* A model of configuration c with all parameters zero in one flat block (HH_LOAD_REAL); the caller fills them. */
 hh_code hh_model_create(hh_model **out, hh_backend *be, const hh_config *c, hh_error *err);
+/* Stretches the positions of an open model, for contexts beyond its own: "yarn:4" or "linear:4" reads four times its native
+ * length. HH_EINVAL for other words, or when the checkpoint already has a scaling. */
+hh_code hh_model_stretch(hh_model *m, const char *scaling, hh_error *err);
 void hh_model_close(hh_model *m);
 /* Writes a checkpoint directory: config.json, model.safetensors (matrices as `dtype`, F32 or BF16; the rest float32), heads in
  * original order, each file aside and renamed; copies tokenizer files from `tokenizer_from` (a checkpoint path, NULL: none). */

@@ -26,7 +26,7 @@ static int open_all(void **state) {
     hh_words names = {&name, 1};
     hh_progress_silence(true);
     return hh_cpu_open(&be, 1, HH_PRECISION_F32, NULL, &err) != HH_OK ||
-           hh_subjects_open(&nano, be, &names, &err) != HH_OK ||
+           hh_subjects_open(&nano, be, &names, NULL, &err) != HH_OK ||
            hh_json_read(&golden, "tests/eval/golden/golden.json", 1 << 20, &err) != HH_OK;
 }
 
@@ -262,6 +262,53 @@ static void the_verb_writes_what_scripts_read(void **state) {
     hh_buf_release(&errors);
 }
 
+static void a_summary_gathers_runs(void **state) {
+    (void)state;
+    hh_buf errors = {0};
+    const char *lines[] = {
+        "hydrahead eval ruler teacher=nano -t 1 --tasks niah_book --lengths 256 --samples 2 --summary $TMP/s.json",
+        "hydrahead eval ruler teacher=nano -t 1 --tasks niah_book --lengths 192 --samples 2 --summary $TMP/s.json",
+        "hydrahead eval choice teacher=nano other=nano -t 1 -f tests/eval/golden/multiple.jsonl --summary $TMP/s.json",
+        "hydrahead eval perplexity teacher=nano -t 1 --file models/nano/text_valid.txt.gz --length 128 --limit 2 "
+        "--summary $TMP/s.json"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (run_line(lines[i], 60, NULL, &errors)) fail_msg("%s", errors.data);
+    json_t *json;
+    assert_ok(hh_json_read(&json, temp_path("s.json"), 1 << 20, &err));
+    const json_t *models = json_object_get(json, "models"), *teacher = json_object_get(models, "teacher");
+    const json_t *found = json_object_get(json_object_get(teacher, "ruler"), "niah_book");
+    assert_true(json_is_number(json_object_get(found, "192")) && json_is_number(json_object_get(found, "256")));
+    assert_true(json_is_real(json_object_get(json_object_get(teacher, "choice"), "multiple")));
+    assert_true(json_real_value(json_object_get(teacher, "perplexity")) > 1);
+    assert_int_equal(json_integer_value(json_object_get(teacher, "tokens")), 0);
+    assert_non_null(json_object_get(json_object_get(models, "other"), "choice"));
+    json_decref(json);
+    temp_text("not.json", "[1, 2]");
+    assert_int_equal(run_line("hydrahead eval perplexity nano -t 1 --file models/nano/text_valid.txt.gz --length 64 "
+                              "--limit 1 --summary $TMP/not.json",
+                              60, NULL, &errors),
+                     1);
+    assert_non_null(strstr(errors.data, "not.json"));
+    hh_buf_release(&errors);
+}
+
+static void positions_can_be_stretched(void **state) {
+    (void)state;
+    const char *name = "nano";
+    hh_words names = {&name, 1};
+    hh_subject *s;
+    assert_ok(hh_subjects_open(&s, be, &names, "yarn:4", &err));
+    assert_int_equal(s->model->config.max_position, 4 * nano->model->config.max_position);
+    assert_near(s->model->inv_freq[0], nano->model->inv_freq[0], 1e-12); /* fast dimensions stay */
+    int64_t last = nano->model->config.head_dim / 2 - 1;
+    assert_near(s->model->inv_freq[last], nano->model->inv_freq[last] / 4, 1e-12); /* slow ones are stretched */
+    assert_near(s->model->rope_factor, 0.1 * log(4) + 1, 1e-12);
+    assert_refused(hh_model_stretch(s->model, "yarn:2", &err), HH_EINVAL, "scaled already");
+    assert_refused(hh_model_stretch(nano->model, "yarn:0.5", &err), HH_EINVAL, "yarn:0.5");
+    assert_refused(hh_model_stretch(nano->model, "ntk:4", &err), HH_EINVAL, "ntk:4");
+    hh_subjects_close(s, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_likelihoods_are_those_of_transformers),
@@ -273,6 +320,8 @@ int main(void) {
         cmocka_unit_test(a_stopped_evaluation_goes_on),
         cmocka_unit_test(answers_are_generated_and_scored),
         cmocka_unit_test(the_verb_writes_what_scripts_read),
+        cmocka_unit_test(a_summary_gathers_runs),
+        cmocka_unit_test(positions_can_be_stretched),
     };
     return cmocka_run_group_tests_name("eval", tests, open_all, close_all);
 }

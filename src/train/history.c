@@ -1,0 +1,60 @@
+/* The stages behind a checkpoint; see history.h. */
+#include "train/history.h"
+
+#include "base/filemap.h"
+#include "data/jsonl.h"
+
+static json_t *read_history(const char *dir) {
+    char *path = hh_path_join(dir, "training.json");
+    hh_buf text = {0};
+    hh_error ignored;
+    json_t *o = NULL;
+    if (hh_file_exists(path) && hh_file_read(path, (size_t)1 << 24, &text, &ignored) == HH_OK)
+        o = json_loadb(text.data, text.len, 0, NULL);
+    hh_buf_release(&text);
+    hh_free(path);
+    return o;
+}
+
+static hh_code add_tokens(void *context, const json_t *o, hh_error *err) {
+    (void)err;
+    *(int64_t *)context += json_integer_value(json_object_get(o, "tokens"));
+    return HH_OK;
+}
+
+static int add_text(const char *text, size_t n, void *out) {
+    hh_buf_add(out, text, n);
+    return 0;
+}
+
+hh_code hh_history_write(const char *dir, const char *student, const hh_history_stage *stage, hh_error *err) {
+    int64_t tokens = 0;
+    char *log = hh_path_join(dir, "log.jsonl"), *path = hh_path_join(dir, "training.json");
+    hh_code code = hh_jsonl_read(log, 0, add_tokens, &tokens, err);
+    json_t *before = read_history(student), *stages = json_array();
+    json_array_extend(stages, json_object_get(before, "stages"));
+    json_array_append_new(stages, json_pack("{s:s, s:I, s:I, s:s, s:I}", "stage", stage->stage, "steps",
+                                            (json_int_t)stage->steps, "tokens", (json_int_t)tokens, "teacher",
+                                            stage->teacher, "seed", (json_int_t)stage->seed));
+    json_t *all =
+        json_pack("{s:I, s:o}", "tokens", (json_int_t)(tokens + hh_history_tokens(student)), "stages", stages);
+    hh_buf out = {0};
+    if (code == HH_OK) {
+        json_dump_callback(all, add_text, &out, JSON_INDENT(1));
+        hh_buf_puts(&out, "\n");
+        code = hh_file_write(path, out.data, out.len, err);
+    }
+    hh_buf_release(&out);
+    json_decref(all);
+    json_decref(before);
+    hh_free(log);
+    hh_free(path);
+    return code;
+}
+
+int64_t hh_history_tokens(const char *path) {
+    json_t *o = hh_is_directory(path) ? read_history(path) : NULL;
+    int64_t n = json_integer_value(json_object_get(o, "tokens"));
+    json_decref(o);
+    return n;
+}
