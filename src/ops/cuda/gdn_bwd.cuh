@@ -1,0 +1,65 @@
+/* What the files of Gated DeltaNet's backward share: its arguments on the card, and the walk over chunks.
+ *
+ * Chunks of all spans stand in one row, those of a span behind each other, as in `saved`. The work of a chunk and head
+ * that needs no other chunk is token-parallel (prepare, finish); between the two, dS runs backwards through the chunks
+ * (scan). A tile is a run of chunks whose scratch fits; tiles go from the last to the first, and the span that a tile's
+ * edge cuts hands its dS over in `carry`.
+ */
+#ifndef HH_OPS_CUDA_GDN_BWD_CUH
+#define HH_OPS_CUDA_GDN_BWD_CUH
+
+#include "ops/cuda/cuda.h"
+
+extern "C" {
+#include "ops/gdn.h"
+}
+
+#define GDN_N HH_GDN_CHUNK
+
+typedef struct gdn_bwd_chunk {
+    int64_t t; /* its first token */
+    int32_t n; /* tokens */
+    int32_t span;
+} gdn_bwd_chunk;
+
+/* A tensor of the op: rows are tokens (chunks for `saved`). */
+typedef struct gdn_rows {
+    void *at;
+    int64_t stride;
+} gdn_rows;
+
+typedef struct gdn_bwd {
+    gdn_rows dq, dk, dv, dg, dbeta, do_, saved, q, k, v, g, beta;
+    int64_t heads, D;
+    const hh_tensor *dstate;      /* [n_spans] or NULL, as the op has it */
+    const gdn_bwd_chunk *chunk;   /* of all spans */
+    const int64_t *span_chunk;    /* [n_spans + 1]: the first chunk of every span */
+    int64_t n_spans, first, last; /* chunks [first, last) are the tile's */
+    float *carry;                 /* [h,D,D]: dS at the tile's edge, when that cuts a span */
+    char *scratch;                /* [chunks of the tile, heads] of scratch_bytes each */
+    int64_t scratch_bytes;
+} gdn_bwd;
+
+/* The tile [first, last). */
+typedef void gdn_bwd_tile_fn(hh_backend *be, const gdn_bwd *x);
+
+gdn_bwd_tile_fn gdn_bwd_tile_plain;
+int64_t gdn_bwd_scratch_plain(int64_t D); /* bytes a chunk and head */
+
+/* The row of token t and head h, and the saved state of a chunk and head. */
+template <typename T> static __device__ __forceinline__ T *gdn_row(gdn_rows r, int64_t t, int64_t h, int64_t width) {
+    return (T *)r.at + t * r.stride + h * width;
+}
+
+/* dS [D,D] of head h behind chunk `end`, the last of span s inside the tile; NULL: zeros. */
+static __device__ __forceinline__ const float *gdn_dS_from(const gdn_bwd &x, int64_t s, int64_t end, int64_t h) {
+    if (end < x.span_chunk[s + 1]) return x.carry + h * x.D * x.D;
+    return x.dstate ? (const float *)x.dstate[s].data + h * x.dstate[s].stride : NULL;
+}
+/* Where it goes from before chunk `begin`, the first of span s inside the tile; NULL: nowhere. */
+static __device__ __forceinline__ float *gdn_dS_to(const gdn_bwd &x, int64_t s, int64_t begin, int64_t h) {
+    if (begin > x.span_chunk[s]) return x.carry + h * x.D * x.D;
+    return x.dstate ? (float *)x.dstate[s].data + h * x.dstate[s].stride : NULL;
+}
+
+#endif
