@@ -82,7 +82,9 @@ typedef struct attention_case {
 
 static void attention_forward(void *context) {
     attention_case *c = context;
+    be->decoding = c->q.dim[0] == c->n_spans;
     be->ops->attention_fwd(be, c->o, c->lse, c->q, c->kv, c->span, c->n_spans, c->kv_of_q, 0);
+    be->decoding = false;
 }
 static void attention_backward(void *context) {
     attention_case *c = context;

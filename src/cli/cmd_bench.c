@@ -72,7 +72,7 @@ static hh_code measure(const hh_model *m, hh_session *s, int64_t context, const 
     double start = hh_now();
     HH_TRY(hh_session_eval(s, ids, context, err));
     double middle = hh_now();
-    for (int64_t i = 0; i < decode; i++) HH_TRY(hh_session_eval(s, ids + i % context, 1, err));
+    for (int64_t i = 0; i < decode; i++) HH_TRY(hh_session_step(s, ids[i % context], err));
     double end = hh_now(), prefill_rate = (double)context / (middle - start),
            decode_rate = (double)decode / (end - middle);
     if (json) {

@@ -149,6 +149,7 @@ hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err
     HH_TRY(check_capacity(b, err));
     HH_ASSERT(!b->cache || r->mode == HH_RUN_INFERENCE);
     hh_run_begin(r, b);
+    r->decoding = be->decoding = hh_all_single(b) && !b->prompt;
     hh_tensor last = hh_tensor_rows(r->last, 0, n);
     hh_tensor x = layers ? hh_tensor_rows(r->act[0].x, 0, n) : last;
     be->ops->embedding_fwd(be, x, m->w.embedding, b->ids);
@@ -159,6 +160,7 @@ hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err
     be->ops->rmsnorm_fwd(be, y, rstd, last, m->w.final_norm, m->config.norm_eps);
     hh_run_announce(r, &r->tap, HH_POINT_FINAL, layers, y);
     for (int64_t s = 0; b->cache && s < b->n_spans; s++) b->cache[s]->length += b->span[s].hi - b->span[s].lo;
+    be->decoding = false;
     *final = y;
     return hh_run_status(r, err);
 }
@@ -172,12 +174,20 @@ hh_code hh_run_status(hh_run *r, hh_error *err) {
 
 void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out) {
     hh_backend *be = r->be;
+    be->decoding = r->decoding;
     for (int64_t lo = 0; lo < n; lo += r->max_tokens) {
         int64_t hi = lo + r->max_tokens < n ? lo + r->max_tokens : n;
         hh_tensor x = rows ? hh_tensor_rows(r->norm, 0, hi - lo) : hh_tensor_rows(final, lo, hi);
         if (rows) be->ops->gather_rows(be, x, final, rows + lo);
         be->ops->linear_fwd(be, hh_tensor_rows(out, lo, hi), x, &r->m->w.head, false);
     }
+    be->decoding = false;
+}
+
+void hh_next_logits(hh_run *r, hh_tensor final, int64_t row, hh_tensor out) {
+    r->be->decoding = true;
+    r->be->ops->linear_fwd(r->be, out, hh_tensor_rows(final, row, row + 1), &r->m->w.head, false);
+    r->be->decoding = false;
 }
 
 void hh_forward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x, hh_tensor out) {

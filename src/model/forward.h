@@ -15,6 +15,7 @@ typedef struct hh_batch {
     const hh_span
         *span; /* [n_spans], ascending, covering all tokens; span.pos == cache[s]->length, or 0 without caches */
     hh_cache *const *cache; /* [n_spans], or NULL: no memory of earlier tokens (training, probing) */
+    bool prompt; /* the tokens are a prompt's, also where every span is a single one; such a batch is else decoded */
 } hh_batch;
 
 /* Named points at which an observer may read or replace what stands there (replace by writing into t).
@@ -48,13 +49,17 @@ void hh_run_free(hh_run *r);
 void hh_run_set_tap(hh_run *r, hh_tap tap);
 void hh_run_set_gdn_mode(hh_run *r, hh_gdn_mode mode); /* default: chunked; spans of one token are always recurrent */
 
-/* Runs the batch; caches advance. Returns the final norm's output [n_tokens, C], valid until the next forward.
+/* Runs the batch; caches advance. A token's result is the same bits whatever stands beside it in the batch, and wherever
+ * its sequence was cut before it at multiples of HH_GDN_CHUNK tokens; decoded tokens agree with that to rounding.
+ * Returns the final norm's output [n_tokens, C], valid until the next forward.
  * Fails only with HH_ENONFINITE when HYDRAHEAD_CHECK=nan is set, HH_ENOMEM when a cache is full. */
 hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err);
 /* What HYDRAHEAD_CHECK=nan saw since the last hh_forward returned (in a backward or a part of a block): HH_OK or HH_ENONFINITE. */
 hh_code hh_run_status(hh_run *r, hh_error *err);
 /* Logits of some rows (NULL: rows [0, n)) of a final tensor, into out [n, V] hh_real. */
 void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out);
+/* Logits of one row [1, V], always by the product that decoding uses: what the next token is drawn from. */
+void hh_next_logits(hh_run *r, hh_tensor final, int64_t row, hh_tensor out);
 
 /* From the gradient of the final norm's output [n_tokens, C] (overwritten) to all weight gradients, added to g (NULL: none are wanted). */
 typedef struct hh_backward_options {

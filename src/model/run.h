@@ -32,6 +32,7 @@ struct hh_run {
     int64_t max_tokens, max_spans;
     hh_tap tap;
     hh_gdn_mode gdn_mode;
+    bool decoding;    /* what the last forward's batch was */
     hh_act *act;      /* [L] */
     hh_tensor *saved; /* [L] [chunks, n_gdn, D, D] GDN states at the chunks' starts; training only */
     hh_tensor last;   /* [T, C] stream behind the last block */

@@ -121,3 +121,17 @@ void hh_gemm_bf16(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const uint1
     must(dnnl_primitive_execute(p->primitive, mine.stream, 3, arguments));
     must(dnnl_stream_wait(mine.stream));
 }
+
+/* Every block goes by way of `block`: oneDNN's kernel, and with it the last bit, depends on the row length of C too. */
+void hh_gemm_bf16_rows(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, int64_t ldb, float *c,
+                       int64_t ldc, bool add, float *block) {
+    for (int64_t i = 0; i < m; i += HH_GEMM_ROWS) {
+        const int64_t end = i + HH_GEMM_ROWS < m ? i + HH_GEMM_ROWS : m;
+        hh_gemm_bf16(false, true, HH_GEMM_ROWS, n, k, a + i * k, k, b, ldb, block, n, false);
+        for (int64_t r = i; r < end; r++) {
+            const float *from = block + (r - i) * n;
+            float *to = c + r * ldc;
+            for (int64_t l = 0; l < n; l++) to[l] = (add ? to[l] : 0) + from[l];
+        }
+    }
+}

@@ -19,4 +19,10 @@ bool hh_gemm_has_bf16(void);
 void hh_gemm_bf16(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b,
                   int64_t ldb, float *c, int64_t ldc, bool add);
 
+/* C [m,n] = A B^T (+ C) in blocks of HH_GEMM_ROWS rows, every one by the same compiled product, so that a row's result does
+ * not depend on m. A [m,k] is dense and can be read up to a whole block; `block` [HH_GEMM_ROWS, n] is work memory. */
+#define HH_GEMM_ROWS 128
+void hh_gemm_bf16_rows(int64_t m, int64_t n, int64_t k, const uint16_t *a, const uint16_t *b, int64_t ldb, float *c,
+                       int64_t ldc, bool add, float *block);
+
 #endif

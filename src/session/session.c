@@ -116,21 +116,22 @@ static hh_code check_finite(hh_session *s, hh_tensor final, int64_t start, hh_er
     return HH_OK;
 }
 
-static hh_code eval_chunk(hh_session *s, const int32_t *ids, int64_t n, bool last, hh_error *err) {
+static hh_code eval_chunk(hh_session *s, const int32_t *ids, int64_t n, bool prompt, bool last, hh_error *err) {
     const int64_t start = s->cache->length;
     const hh_span span = {.lo = 0, .hi = n, .pos = start};
-    const hh_batch batch = {.n_tokens = n, .n_spans = 1, .ids = ids, .span = &span, .cache = &s->cache};
+    const hh_batch batch = {
+        .n_tokens = n, .n_spans = 1, .ids = ids, .span = &span, .cache = &s->cache, .prompt = prompt};
     hh_tensor final;
     hh_guard_begin();
     hh_code code = hh_forward(s->run, &batch, &final, err);
-    if (code == HH_OK && last) hh_logits(s->run, hh_tensor_rows(final, n - 1, n), NULL, 1, s->logits);
+    if (code == HH_OK && last) hh_next_logits(s->run, final, n - 1, s->logits);
     hh_guard_end();
     if (code == HH_OK) code = s->m->be->sync(s->m->be, err);
     if (code == HH_ENONFINITE) hh_session_reset(s);
     return code == HH_OK ? check_finite(s, final, start, err) : code;
 }
 
-hh_code hh_session_eval(hh_session *s, const int32_t *ids, int64_t n, hh_error *err) {
+static hh_code append(hh_session *s, const int32_t *ids, int64_t n, bool prompt, hh_error *err) {
     const int64_t at = s->cache->length, context = s->cache->capacity, vocab = s->m->config.vocab;
     if (n > context - at)
         return hh_fail(err, HH_EINVAL, "%lld tokens behind position %lld do not fit the context of %lld tokens",
@@ -143,9 +144,17 @@ hh_code hh_session_eval(hh_session *s, const int32_t *ids, int64_t n, hh_error *
         int64_t hi = lo + s->chunk < n ? lo + s->chunk : n;
         if (hh_interrupted())
             return hh_fail(err, HH_ECANCELLED, "interrupted after %lld of %lld tokens", (long long)lo, (long long)n);
-        HH_TRY(eval_chunk(s, ids + lo, hi - lo, hi == n, err));
+        HH_TRY(eval_chunk(s, ids + lo, hi - lo, prompt, hi == n, err));
     }
     return HH_OK;
+}
+
+hh_code hh_session_eval(hh_session *s, const int32_t *ids, int64_t n, hh_error *err) {
+    return append(s, ids, n, true, err);
+}
+
+hh_code hh_session_step(hh_session *s, int32_t id, hh_error *err) {
+    return append(s, &id, 1, false, err);
 }
 
 static bool contains(const int32_t *ids, int64_t n, int32_t id) {
@@ -164,7 +173,7 @@ hh_code hh_session_generate(hh_session *s, int64_t max_new, const int32_t *end_i
         ++*n_new;
         if (contains(end_ids, n_end, id) || !on_token(context, id)) break;
         if (*n_new == max_new || s->cache->length == s->cache->capacity) break;
-        HH_TRY(hh_session_eval(s, &id, 1, err));
+        HH_TRY(hh_session_step(s, id, err));
     }
     return HH_OK;
 }

@@ -53,6 +53,8 @@ struct hh_backend {
     int64_t layer;       /* that the model computes, -1 outside layers: for messages */
     int n_threads;
     hh_precision precision;
+    bool decoding; /* set around an op call: every row is the next token of a sequence, and kernels for few tokens may
+                      round otherwise. Else a row's result does not depend on how many rows the call has. */
     hh_arena scratch;         /* shared scratch of one op call */
     hh_arena *thread_scratch; /* [n_threads] */
     void *impl;               /* the backend's own */

@@ -45,6 +45,61 @@ static void test_chunks_and_single_tokens_agree(void **state) {
     hh_session_free(whole);
 }
 
+/* The next token's logits behind a prompt taken in chunks, in one call or cut at `cut`. */
+static void take_prompt(hh_real *out, const hh_model *model, const int32_t *prompt, int64_t n, int64_t chunk,
+                        int64_t cut, hh_dtype kv) {
+    hh_error err = {0};
+    hh_session *s;
+    const hh_session_options options = {.context = n + 1, .chunk = chunk, .kv_dtype = kv};
+    assert_ok(hh_session_new(&s, model, &options, &err));
+    if (cut) assert_ok(hh_session_eval(s, prompt, cut, &err));
+    assert_ok(hh_session_eval(s, prompt + cut, n - cut, &err));
+    memcpy(out, hh_session_logits(s), (size_t)model->config.vocab * sizeof *out);
+    hh_session_free(s);
+}
+
+static void check_cuts(const hh_model *model, int64_t n, hh_dtype kv) {
+    static const int64_t chunks[] = {64, 128, 256, 512};
+    int32_t prompt[600];
+    for (int64_t i = 0; i < n; i++) prompt[i] = (int32_t)((i * i * 31 + i * 7 + 3) % model->config.vocab);
+    const size_t bytes = (size_t)model->config.vocab * sizeof(hh_real);
+    hh_real *whole = hh_alloc(bytes), *again = hh_alloc(bytes);
+    take_prompt(whole, model, prompt, n, n, 0, kv);
+    for (int c = 0; c < 4; c++) {
+        take_prompt(again, model, prompt, n, chunks[c], 0, kv);
+        assert_memory_equal(again, whole, bytes);
+        for (int64_t cut = 64; cut < n; cut += 192) {
+            take_prompt(again, model, prompt, n, chunks[c], cut, kv);
+            assert_memory_equal(again, whole, bytes);
+        }
+        take_prompt(again, model, prompt, n, chunks[c], (n - 1) / 64 * 64, kv);
+        assert_memory_equal(again, whole, bytes);
+    }
+    hh_free(whole);
+    hh_free(again);
+}
+
+/* Cold, cached or in any chunks: the same bits where the cuts are at multiples of 64, on the fast kernels, with the
+ * processor's own precision and with float32; whatever stands behind the last multiple of 64. */
+static void test_cuts_at_multiples_of_64_give_the_same_bits(void **state) {
+    (void)state;
+    hh_error err = {0};
+    static const char *const models[] = {"models/nano", "hybrid_default", "hybrid_gate_everything"};
+    for (int p = 0; p < 2; p++) {
+        hh_backend *fast;
+        assert_ok(hh_cpu_open(&fast, 2, p ? HH_PRECISION_F32 : HH_PRECISION_AUTO, NULL, &err));
+        for (int i = 0; i < 3; i++) {
+            hh_model *model;
+            const char *path = i ? zoo_directory(zoo_case(models[i])) : models[i];
+            assert_ok(hh_model_open(&model, fast, path, HH_LOAD_STORED, &err));
+            check_cuts(model, 577, HH_DTYPE_F32); /* one token is left */
+            check_cuts(model, 200, HH_DTYPE_BF16);
+            hh_model_close(model);
+        }
+        hh_backend_close(fast);
+    }
+}
+
 static void test_what_does_not_fit_is_refused(void **state) {
     (void)state;
     hh_error err = {0};
@@ -185,6 +240,7 @@ static int close_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks_and_single_tokens_agree),
+        cmocka_unit_test(test_cuts_at_multiples_of_64_give_the_same_bits),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
         cmocka_unit_test(test_a_value_that_is_not_finite_fails_one_request),
         cmocka_unit_test(test_generation_stops),

@@ -166,14 +166,14 @@ static void run_block(void *context, int64_t index, int thread) {
     hh_arena_reset(a, mark);
 }
 
-/* Blocks of all spans longer than one token, the last (and so the heaviest) of every span first. Counts when out is
+/* Blocks of all spans but those of attention_decode, the last (and so the heaviest) of every span first. Counts when out is
  * NULL. */
 static int64_t list_blocks(block_item *out, const hh_attention_call *c) {
     int64_t n = 0, rounds = 1;
     for (int64_t round = 0; round < rounds; round++)
         for (int64_t s = 0; s < c->n_spans; s++) {
             const hh_span span = c->span[s];
-            if (span.hi - span.lo <= 1) continue;
+            if (span.hi == span.lo || (c->be->decoding && span.hi - span.lo == 1)) continue;
             for (int64_t g = 0; g < c->groups.n_kv; g++) {
                 const int64_t heads = c->groups.first[g + 1] - c->groups.first[g];
                 if (!heads) continue;
@@ -219,6 +219,6 @@ void HH_SIMD_NAME(attention_fwd)(hh_backend *be, hh_tensor o, hh_tensor lse, hh_
     for (int64_t s = 0; s < n_spans; s++)
         work += (span[s].hi - span[s].lo) * (span[s].pos + span[s].hi - span[s].lo) * Hq * D;
     hh_parallel_for(work < SMALL_WORK ? 1 : be->n_threads, n, run_block, &call);
-    HH_SIMD_NAME(attention_decode)(&call.c);
+    if (be->decoding) HH_SIMD_NAME(attention_decode)(&call.c);
     hh_arena_reset(a, mark);
 }
