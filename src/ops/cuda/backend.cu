@@ -1,5 +1,5 @@
 /* The CUDA backend: the card, its memory, its stream, the op table, host lists, recordings and errors. */
-#include "ops/cuda/cuda.h"
+#include "ops/cuda/products.h"
 
 extern "C" {
 #include "base/env.h"
@@ -287,6 +287,7 @@ static void close_cuda(hh_backend *be) {
     }
     if (c->stream && be->scratch.base) release_arena(be, &be->scratch);
     release_lists(&c->ring);
+    hh_cuda_products_release(c);
     if (c->workspace) cudaFree(c->workspace);
     if (c->lt) cublasLtDestroy(c->lt);
     if (c->stream) cudaStreamDestroy(c->stream);
@@ -325,6 +326,7 @@ static hh_code open_parts(hh_cuda *c, hh_error *err) {
     if (e != cudaSuccess) return fail_cuda(err, HH_ENOMEM, "no stream or workspace", e);
     if (cublasLtCreate(&c->lt) != CUBLAS_STATUS_SUCCESS)
         return hh_fail(err, HH_EUNSUPPORTED, "CUDA: cuBLASLt cannot be started");
+    hh_cuda_products_init(c);
     HH_TRY(init_lists(&c->ring, HH_CUDA_LIST_BYTES, err));
     return init_arena(be, &be->scratch, "scratch", HH_CUDA_SCRATCH_BYTES, err);
 }
