@@ -3,6 +3,8 @@
 #   SAN=address|undefined|thread   a sanitizer build in its own folder (thread: clang and libomp)
 #   HOSTILE=1                      failing allocator, NaN-filled memory
 #   CUDA=1                         with the CUDA backend, in its own folder; needs nvcc. CUDA_ARCHS="80 90a" chooses GPUs
+#   MPI=1                          training by several processes (mpirun), in its own folder; with CUDA=1 also NCCL, one
+#                                  process a GPU
 #   CC=clang                       another compiler, in its own folder
 #   WERROR=1                       warnings are errors
 #   V=1                            whole command lines
@@ -18,12 +20,13 @@ ifeq ($(SAN),thread)
 CC := clang
 endif
 ARCH    := $(shell uname -m)
-VARIANT := $(if $(findstring clang,$(CC)),-clang)$(if $(SAN),-$(SAN))$(if $(HOSTILE),-hostile)$(if $(CUDA),-cuda)
+VARIANT := $(if $(findstring clang,$(CC)),-clang)$(if $(SAN),-$(SAN))$(if $(HOSTILE),-hostile)$(if $(MPI),-mpi)$(if $(CUDA),-cuda)
 BUILD   ?= build$(VARIANT)
 PREFIX  ?= /usr/local
 
 PACKAGES := libdnnl-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libcmocka-dev pkg-config
 CLANG_PACKAGES := clang libomp-dev
+MPI_PACKAGES := libopenmpi-dev openmpi-bin
 CHECK_PACKAGES := $(CLANG_PACKAGES) clang-format
 LIBS     := jansson libpcre2-8 libutf8proc zlib
 
@@ -57,6 +60,14 @@ CUDA_LDLIBS = -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -ldl -lrt -lpthrea
 LDLIBS     += $(CUDA_LDLIBS)
 endif
 
+# MPI moves what several processes exchange; nothing else in the build needs it. MPI_CFLAGS and MPI_LIBS choose another
+# MPI than Debian's.
+ifdef MPI
+MPI_CFLAGS ?= -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c 2>/dev/null))
+MPI_LIBS   ?= $(shell pkg-config --libs ompi-c 2>/dev/null)
+LDLIBS     += $(MPI_LIBS)
+endif
+
 # Instruction sets of src/ops/simd/: name and flags.
 ifeq ($(ARCH),x86_64)
 ISAS := avx2 avx512
@@ -67,7 +78,7 @@ ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2 -mprefer-vector-width=512
 
 SRC     := $(sort $(shell find src -name '*.c'))
-LIB_SRC := $(filter-out src/cli/% src/ops/simd/%,$(SRC))
+LIB_SRC := $(filter-out src/cli/% src/ops/simd/% $(if $(MPI),,src/tensor/comm_mpi.c),$(SRC))
 SIMD_SRC := $(filter src/ops/simd/%,$(SRC))
 CLI_SRC := $(filter src/cli/%,$(SRC))
 
@@ -75,7 +86,7 @@ LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) $(foreach i,$(ISAS),$(SIMD_SRC:sr
 DBL_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/dbl/%.o)
 CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
 
-TEST_SRC   := $(filter-out tests/cuda/%,$(sort $(wildcard tests/*/test_*.c)))
+TEST_SRC   := $(filter-out tests/cuda/% $(if $(MPI),,tests/comm/%),$(sort $(wildcard tests/*/test_*.c)))
 CUDA_TEST_SRC := $(if $(CUDA),$(sort $(wildcard tests/cuda/test_*.c)))
 DOUBLE_SRC := $(sort $(wildcard tests/*/double_*.c))
 TEST_BIN   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%) $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%)
@@ -92,7 +103,7 @@ SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 # Commands are shown in short; V=1 shows them whole, -s not at all.
 SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) $@";) )
 
-.PHONY: all demo test test-cuda cuda-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
+.PHONY: all demo test test-cuda cuda-tests test-mpi mpi-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
 # Each goal is a second make, so that the build sees what deps has installed.
@@ -103,7 +114,7 @@ program: $(BUILD)/hydrahead
 
 # Missing Debian packages are installed when that is allowed; else the line to run is printed.
 deps:
-	@tools/install_deps.sh $(PACKAGES) $(if $(SAN)$(findstring clang,$(CC)),$(CLANG_PACKAGES))
+	@tools/install_deps.sh $(PACKAGES) $(if $(SAN)$(findstring clang,$(CC)),$(CLANG_PACKAGES)) $(if $(MPI),$(MPI_PACKAGES))
 
 $(BUILD)/obj/%.o: src/%.c
 	@mkdir -p $(@D)
@@ -120,6 +131,8 @@ $(BUILD)/obj/$(1)/%.o: src/%.c
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
 $(BUILD)/obj/ops/cpu.o: CFLAGS += $(foreach i,$(ISAS),-DHH_HAVE_$(i)) $(if $(CUDA),-DHH_HAVE_CUDA)
+
+$(foreach k,obj dbl,$(BUILD)/$(k)/tensor/comm.o $(BUILD)/$(k)/tensor/comm_mpi.o): CFLAGS += $(if $(MPI),-DHH_HAVE_MPI $(MPI_CFLAGS))
 
 $(BUILD)/obj/%.o: src/%.cu
 	@mkdir -p $(@D)
@@ -166,6 +179,14 @@ test-cuda:
 	@HYDRAHEAD=build-cuda/hydrahead tools/run_tests.sh build-cuda/tests $(patsubst tests/%.c,build-cuda/tests/%,$(sort $(wildcard tests/cuda/test_*.c)))
 
 cuda-tests: program $(CUDA_TEST_BIN)
+
+# Training by 1, 2 and 4 processes on this machine; a part of `make test MPI=1`.
+test-mpi:
+	@$(MAKE) --no-print-directory deps MPI=1
+	@$(SUBMAKE) mpi-tests MPI=1
+	@HYDRAHEAD=build-mpi/hydrahead tools/run_tests.sh build-mpi/tests $(patsubst tests/%.c,build-mpi/tests/%,$(sort $(wildcard tests/comm/test_*.c)))
+
+mpi-tests: program $(filter $(BUILD)/tests/comm/%,$(TEST_BIN))
 
 demo: deps
 	@$(SUBMAKE) program
@@ -217,6 +238,7 @@ help:
 	@echo "make demo         the whole method on a small model, live; ends with the path of a report"
 	@echo "make test         every test; SAN=address|undefined|thread and HOSTILE=1 in builds of their own"
 	@echo "make test-cuda    the CUDA backend against the CPU; needs nvcc and a GPU"
+	@echo "make test-mpi     training by several processes on this machine; MPI=1 builds the program for it"
 	@echo "make check        include floors, headers alone, warnings of gcc and clang, formatting, documents"
 	@echo "make fuzz         every parser for FUZZ_SECONDS (60) each; FUZZ=fuzz_gguf chooses one"
 	@echo "make bench        speed of the hot operations, each beside its floor"

@@ -26,6 +26,14 @@ static int64_t parse_count(const char *value) {
     return *end || n < 0 ? -1 : n;
 }
 
+static int64_t count_processes(void) {
+    const char *n = read_variable("OMPI_COMM_WORLD_SIZE");
+    if (!n) n = read_variable("PMI_SIZE");
+    if (!n && read_variable("PMIX_RANK")) n = read_variable("SLURM_NTASKS");
+    int64_t count = parse_count(n);
+    return count > 0 ? count : 0;
+}
+
 static void load(void) {
     env.check_nan = is(read_variable("HYDRAHEAD_CHECK"), "nan");
     env.check_cuda = is(read_variable("HYDRAHEAD_CHECK"), "cuda");
@@ -33,6 +41,7 @@ static void load(void) {
     env.models = read_variable("HYDRAHEAD_MODELS");
     int64_t n = parse_count(read_variable("HYDRAHEAD_FAIL_ALLOC"));
     env.fail_alloc = n > 0 ? n : 0;
+    env.processes = count_processes();
     env.no_color = read_variable("NO_COLOR") != NULL;
     env.dumb_terminal = is(read_variable("TERM"), "dumb");
 }

@@ -5,6 +5,8 @@
  *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512" instead of the best this processor has
  *   HYDRAHEAD_MODELS=DIR         where the shipped model's directory, nano/, is
  *   HYDRAHEAD_FAIL_ALLOC=N       builds with HOSTILE=1 only: the Nth allocation that may fail does, and every later one
+ *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, or SLURM_NTASKS beside PMIX_RANK
+ *                                left by mpirun and srun: how many processes they have started
  *   NO_COLOR                     set and not empty: no colours (https://no-color.org); TERM=dumb: nothing is redrawn either
  */
 #ifndef HH_BASE_ENV_H
@@ -20,6 +22,7 @@ typedef struct hh_env {
     const char *isa;    /* NULL: the best there is */
     const char *models; /* NULL: not said */
     int64_t fail_alloc; /* 0: never */
+    int64_t processes;  /* started together by a launcher; 0: none has started this one */
     bool no_color, dumb_terminal;
 } hh_env;
 

@@ -75,6 +75,11 @@ int hh_cli_fail(const hh_error *err);
 /* Opens the backend that the common options ask for. */
 hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err);
 
+/* The processes that a launcher (mpirun) has started this one with, for verbs that work together. The first one alone
+ * shows progress; unless --threads says otherwise, processes that may run on the same processors share them. */
+typedef struct hh_comm hh_comm;
+hh_code hh_cli_comm(hh_cli_common *c, hh_comm *out, hh_error *err);
+
 /* Flushes stdout; exit code 0, or 1 with a sentence when what was printed could not be written (a full disk). */
 int hh_cli_done(void);
 

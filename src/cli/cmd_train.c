@@ -151,16 +151,19 @@ static const hh_command command = {
     .verb = "train",
     .summary = "train a hybrid back to its teacher, in stages; or pretrain",
     .words = "STUDENT",
-    .description = "align: every hybrid attention layer imitates the teacher's on the teacher's own stream; the other "
-                   "weights stay. "
-                   "distill: the whole student imitates the teacher's next-token distributions. extend: next-token "
-                   "prediction at new lengths. "
-                   "pretrain: next-token prediction from random weights, of a directory that holds only config.json "
-                   "and a tokenizer.\n\n"
-                   "The same command again continues where a run was left, bit for bit, also after it was killed; "
-                   "after its end it changes "
-                   "nothing. DIR is a checkpoint like any other, with a log.jsonl of every step's loss, gradient norm, "
-                   "rate and speed.",
+    .description =
+        "align: every hybrid attention layer imitates the teacher's on the teacher's own stream; the other "
+        "weights stay. "
+        "distill: the whole student imitates the teacher's next-token distributions. extend: next-token "
+        "prediction at new lengths. "
+        "pretrain: next-token prediction from random weights, of a directory that holds only config.json "
+        "and a tokenizer.\n\n"
+        "The same command again continues where a run was left, bit for bit, also after it was killed; "
+        "after its end it changes "
+        "nothing. Builds with MPI=1 share the work among the processes that mpirun starts, with the same sequences in "
+        "the same order however many there are. DIR is a checkpoint like any other, with a log.jsonl of every step's "
+        "loss, gradient norm, "
+        "rate and speed.",
     .example =
         "hydrahead train nano-hybrid --teacher nano --stage align --data models/nano/text_valid.txt.gz --length 128 "
         "--batch 4 --steps 3 --out nano-aligned",
@@ -173,6 +176,7 @@ static const hh_command command = {
 typedef struct session {
     const char *student_path;
     const hh_stage *stage;
+    hh_comm comm;
     hh_backend *be;
     hh_model *student, *teacher;
     hh_tokenizer *tokenizer;
@@ -192,6 +196,7 @@ static void release(session *s) {
     hh_backend_close(s->be);
     hh_free(s->length);
     hh_buf_release(&s->settings);
+    hh_comm_close(&s->comm);
 }
 
 static bool has_file(const char *dir, const char *name) {
@@ -251,6 +256,13 @@ static hh_code open_data(session *s, hh_error *err) {
     return code;
 }
 
+/* The first process makes the texts' tokens, the others find them. */
+static hh_code open_data_in_turn(session *s, hh_error *err) {
+    const bool first = s->comm.rank == 0;
+    HH_TRY(hh_comm_agree(&s->comm, first ? open_data(s, err) : HH_OK, err));
+    return hh_comm_agree(&s->comm, first ? HH_OK : open_data(s, err), err);
+}
+
 static hh_code choose_length_of_run(session *s, int64_t *out, hh_error *err) {
     if ((steps > 0) == (tokens > 0)) return hh_fail(err, HH_EINVAL, "train needs one of --steps N and --tokens N");
     *out = steps > 0 ? steps : (int64_t)ceil((double)tokens / hh_trainset_mean_tokens(&s->o.data));
@@ -283,6 +295,18 @@ static hh_code choose_options(session *s, hh_error *err) {
     return HH_OK;
 }
 
+/* Words that make no sense, said before anything is opened. */
+static hh_code check_words(session *s, hh_error *err) {
+    if (!*stage_name || !*out_dir) return hh_fail(err, HH_EINVAL, "train needs --stage and --out DIR");
+    s->stage = hh_stage_find(stage_name);
+    HH_ASSERT(s->stage);
+    HH_TRY(choose_options(s, err));
+    if (has_file(out_dir, "model.safetensors") && !has_file(out_dir, "log.jsonl") && !has_file(out_dir, "state.bin"))
+        return hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint that no training run has written; name another",
+                       out_dir);
+    return HH_OK;
+}
+
 /* Everything that decides what a step does, so that a run is only continued as it was begun. */
 static void write_settings(session *s) {
     hh_buf *b = &s->settings;
@@ -312,18 +336,14 @@ static void report(const session *s, const hh_job_result *r) {
 }
 
 static hh_code train(session *s, hh_error *err) {
-    if (!*stage_name || !*out_dir) return hh_fail(err, HH_EINVAL, "train needs --stage and --out DIR");
-    s->stage = hh_stage_find(stage_name);
-    HH_ASSERT(s->stage);
-    HH_TRY(choose_options(s, err));
-    if (has_file(out_dir, "model.safetensors") && !has_file(out_dir, "log.jsonl") && !has_file(out_dir, "state.bin"))
-        return hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint that no training run has written; name another",
-                       out_dir);
-    HH_TRY(open_models(s, err));
-    HH_TRY(open_data(s, err));
+    HH_TRY(hh_cli_comm(&common, &s->comm, err));
+    HH_TRY(hh_comm_agree(&s->comm, check_words(s, err), err));
+    HH_TRY(hh_comm_agree(&s->comm, open_models(s, err), err));
+    HH_TRY(open_data_in_turn(s, err));
     write_settings(s);
     s->o.data.context = s->mixture;
-    HH_TRY(hh_trainer_new(&s->trainer, &s->o, s->teacher, &s->student, 1, err));
+    s->o.comm = &s->comm;
+    HH_TRY(hh_comm_agree(&s->comm, hh_trainer_new(&s->trainer, &s->o, s->teacher, &s->student, 1, err), err));
     hh_job j = {.trainer = s->trainer,
                 .dir = out_dir,
                 .student_dir = {out_dir},
@@ -334,8 +354,9 @@ static hh_code train(session *s, hh_error *err) {
     hh_job_result r;
     HH_TRY(hh_job_run(&j, &r, err));
     hh_history_stage stage = {.stage = s->stage->name, .teacher = teacher_path, .steps = r.steps, .seed = common.seed};
-    HH_TRY(hh_history_write(out_dir, s->student_path, &stage, err));
-    report(s, &r);
+    const bool first = s->comm.rank == 0;
+    HH_TRY(hh_comm_agree(&s->comm, first ? hh_history_write(out_dir, s->student_path, &stage, err) : HH_OK, err));
+    if (first) report(s, &r);
     return HH_OK;
 }
 
@@ -346,8 +367,12 @@ int hh_cmd_train(int argc, char **argv) {
     hh_error err = {0};
     session s = {.student_path = words.word[0]};
     hh_code done = train(&s, &err);
+    if (s.comm.rank) /* processes fail together, and the first one says why */
+        code = done == HH_OK ? 0 : 1;
+    else
+        code = done == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
     release(&s);
     hh_words_release(&words);
     hh_words_release(&data);
-    return done == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
+    return code;
 }

@@ -171,6 +171,10 @@ int main(int argc, char **argv) {
     if (strcmp(name, "version") == 0 || strcmp(name, "--version") == 0) return print_version();
     const verb *v = find_verb(name);
     if (!v) return fail_verb(name);
+    if (hh_env_get()->processes > 1 && v->run != hh_cmd_train) {
+        fprintf(stderr, "hydrahead: %s is work for one process; start it without the launcher\n", name);
+        return 2;
+    }
     hh_interrupt_install();
     return v->run(argc - 2, argv + 2);
 }

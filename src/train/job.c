@@ -28,11 +28,22 @@ static bool holds(const char *dir, const char *name) {
     return there;
 }
 
+/* The one process that writes. */
+static bool is_first(const loop *l) {
+    return l->t->comm->rank == 0;
+}
+
+static hh_code save_models(const loop *l, hh_error *err) {
+    const hh_job *j = l->j;
+    for (int64_t i = 0; i < l->t->n_students && is_first(l); i++)
+        HH_TRY(hh_model_save(l->t->student[i].model, j->student_dir[i], j->dtype, j->tokenizer_from, err));
+    return HH_OK;
+}
+
 static hh_code save(loop *l, hh_error *err) {
     const hh_job *j = l->j;
     if (l->saved == l->t->step) return HH_OK;
-    for (int64_t i = 0; i < l->t->n_students; i++)
-        HH_TRY(hh_model_save(l->t->student[i].model, j->student_dir[i], j->dtype, j->tokenizer_from, err));
+    HH_TRY(hh_comm_agree(l->t->comm, save_models(l, err), err));
     HH_TRY(hh_state_write(l->t, j->settings, l->state_path, err));
     l->saved = l->t->step;
     return HH_OK;
@@ -71,14 +82,26 @@ static void remove_unfinished_files(const char *dir) {
     hh_free(pattern);
 }
 
-static hh_code begin(loop *l, hh_error *err) {
+static hh_code read_state(loop *l, hh_error *err) {
     HH_TRY(hh_make_directory(l->j->dir, err));
     l->state_path = hh_path_join(l->j->dir, "state.bin");
-    if (hh_file_exists(l->state_path)) {
-        HH_TRY(hh_state_read(l->t, l->j->settings, l->state_path, err));
-        l->saved = l->t->step;
-    }
-    l->result.first_step = l->t->step;
+    if (!hh_file_exists(l->state_path)) return HH_OK;
+    HH_TRY(hh_state_read(l->t, l->j->settings, l->state_path, err));
+    l->saved = l->t->step;
+    return HH_OK;
+}
+
+static hh_code check_same_step(loop *l, hh_error *err) {
+    int64_t step = l->t->step;
+    HH_TRY(hh_comm_take_first(l->t->comm, &step, sizeof step, err));
+    if (step == l->t->step) return HH_OK;
+    return hh_fail(err, HH_EIO,
+                   "%s: process %" PRId64 " finds step %" PRId64 " there, the first one %" PRId64
+                   "; they need one directory, on a file system that they share",
+                   l->j->dir, l->t->comm->rank, l->t->step, step);
+}
+
+static hh_code open_directories(loop *l, hh_error *err) {
     HH_TRY(check_directories(l, err));
     HH_TRY(open_logs(l, err));
     remove_unfinished_files(l->j->dir);
@@ -87,6 +110,15 @@ static hh_code begin(loop *l, hh_error *err) {
         if (!holds(l->j->student_dir[i], "model.safetensors")) l->saved = -1; /* taken away: to be written again */
     }
     return HH_OK;
+}
+
+static hh_code begin(loop *l, hh_error *err) {
+    hh_comm *c = l->t->comm;
+    HH_TRY(hh_comm_agree(c, read_state(l, err), err));
+    HH_TRY(hh_comm_agree(c, check_same_step(l, err), err));
+    l->result.first_step = l->t->step;
+    HH_TRY(hh_comm_agree(c, is_first(l) ? open_directories(l, err) : HH_OK, err));
+    return hh_comm_take_first(c, &l->saved, sizeof l->saved, err);
 }
 
 static void describe(const hh_trainer *t, double tokens_per_s, char *out, size_t size) {
@@ -99,9 +131,15 @@ static void describe(const hh_trainer *t, double tokens_per_s, char *out, size_t
     if (n < size) snprintf(out + n, size - n, ", %.0f tokens/s", tokens_per_s);
 }
 
+static hh_code log_step(loop *l, const hh_step_report *r, hh_error *err) {
+    for (int64_t i = 0; i < l->t->n_students && is_first(l); i++)
+        HH_TRY(hh_trainlog_add(l->log[i], r, &l->t->student[i], err));
+    return HH_OK;
+}
+
 static hh_code after_step(loop *l, const hh_step_report *r, hh_error *err) {
     const hh_job *j = l->j;
-    for (int64_t i = 0; i < l->t->n_students; i++) HH_TRY(hh_trainlog_add(l->log[i], r, &l->t->student[i], err));
+    HH_TRY(hh_comm_agree(l->t->comm, log_step(l, r, err), err));
     l->result.n_tokens += r->n_tokens;
     if (j->on_step) j->on_step(j->context, r, l->t);
     bool due = j->save_every > 0 && l->t->step % j->save_every == 0;

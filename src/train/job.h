@@ -3,7 +3,8 @@
  *
  * The directory holds state.bin, and every student has a checkpoint directory of its own with a log.jsonl; with one
  * student the two are the same directory. Checkpoints are written before the state, so that a finished state means
- * finished checkpoints.
+ * finished checkpoints. With several processes (hh_trainer_options.comm) all call; the first one writes, and a run
+ * continues with any number of them.
  */
 #ifndef HH_TRAIN_JOB_H
 #define HH_TRAIN_JOB_H

@@ -9,9 +9,10 @@
 
 #include "train/trainer.h"
 
-/* `settings` is a text of "name value" lines that decide what a step does. */
+/* `settings` is a text of "name value" lines that decide what a step does. All ranks call; rank 0 writes, and the file
+ * does not tell how many there were. */
 hh_code hh_state_write(const hh_trainer *t, const char *settings, const char *path, hh_error *err);
-/* Fills weights, moments and t->step. HH_EFORMAT when the file is damaged, HH_EINVAL when it is of other settings or
+/* Fills weights, moments and t->step; every rank reads the file and keeps the moments that it owns. HH_EFORMAT when the file is damaged, HH_EINVAL when it is of other settings or
  * other students; the trainer is then as it was. */
 hh_code hh_state_read(hh_trainer *t, const char *settings, const char *path, hh_error *err);
 

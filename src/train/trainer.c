@@ -70,6 +70,11 @@ static hh_code check_options(const hh_trainer_options *o, const hh_model *teache
     if (!(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->ce_weight >= 0))
         return hh_fail(err, HH_EINVAL, "weight decay %g, clip %g and cross-entropy weight %g must not be negative",
                        o->weight_decay, o->clip, o->ce_weight);
+    if (o->comm && o->data.sequences < o->comm->size)
+        return hh_fail(err, HH_EINVAL,
+                       "a step of %" PRId64 " sequences cannot be shared by %" PRId64
+                       " processes; raise --batch, or start fewer",
+                       o->data.sequences, o->comm->size);
     double w = o->data.background_weight;
     if (!o->stage->needs_teacher && w != 0 && w != 1)
         return hh_fail(err, HH_EINVAL, "%s: tokens that answer nothing count in full or not at all, not %g",
@@ -99,9 +104,17 @@ static void find_ranges(hh_student *s, bool mixers_only) {
             s->range[s->n_ranges++] = (hh_trained_range){.at = at, .n = end - at};
         open = true;
     }
+}
+
+static void cut_ranges(hh_student *s, const hh_comm *c) {
     for (int64_t i = 0; i < s->n_ranges; i++) {
-        s->range[i].moment = s->n_trained;
-        s->n_trained += s->range[i].n;
+        hh_trained_range *r = &s->range[i];
+        r->first = s->n_trained;
+        r->own = hh_comm_cut(r->n, c->rank, c->size);
+        r->n_own = hh_comm_cut(r->n, c->rank + 1, c->size) - r->own;
+        r->moment = s->n_own;
+        s->n_trained += r->n;
+        s->n_own += r->n_own;
     }
 }
 
@@ -110,12 +123,13 @@ static hh_code init_student(hh_student *s, hh_trainer *t, hh_model *model, int64
     *s = (hh_student){.model = model};
     HH_TRY(check_student(o, t->teacher, model, err));
     find_ranges(s, o->stage->mixers_only);
+    cut_ranges(s, t->comm);
     HH_TRY(hh_run_new(&s->run, model, o->data.micro_tokens, max_spans, HH_RUN_TRAINING, err));
     HH_TRY(hh_gradients_new(&s->gradients, model, err));
-    size_t bytes = 2 * ((size_t)s->n_trained * sizeof(hh_real) + HH_ARENA_ALIGN);
+    size_t bytes = 2 * ((size_t)s->n_own * sizeof(hh_real) + HH_ARENA_ALIGN);
     HH_TRY(t->be->arena_init(t->be, &s->arena, "moments", bytes, err));
-    s->m = hh_tensor_place_1d(&s->arena, HH_DTYPE_REAL, s->n_trained);
-    s->v = hh_tensor_place_1d(&s->arena, HH_DTYPE_REAL, s->n_trained);
+    s->m = hh_tensor_place_1d(&s->arena, HH_DTYPE_REAL, s->n_own);
+    s->v = hh_tensor_place_1d(&s->arena, HH_DTYPE_REAL, s->n_own);
     t->be->ops->fill(t->be, s->m, 0);
     t->be->ops->fill(t->be, s->v, 0);
     return HH_OK;
@@ -160,6 +174,8 @@ hh_code hh_trainer_new(hh_trainer **out, const hh_trainer_options *o, const hh_m
     hh_trainer *t = hh_alloc(sizeof *t);
     *t = (hh_trainer){
         .o = *o, .be = student[0]->be, .teacher = o->stage->needs_teacher ? teacher : NULL, .n_students = n_students};
+    t->alone = hh_comm_single();
+    t->comm = o->comm ? o->comm : &t->alone;
     hh_code code = init_trainer(t, student, err);
     if (code != HH_OK) {
         hh_trainer_free(t);
@@ -218,10 +234,12 @@ static hh_code check_losses(const hh_trainer *t, int64_t first, int64_t next, hh
 
 static hh_code run_micros(hh_trainer *t, hh_error *err) {
     const hh_trainset *d = &t->data;
-    for (int64_t first = 0, next; first < d->o.sequences; first = next) {
+    int64_t first = hh_trainset_share(d, t->comm->rank, t->comm->size),
+            end = hh_trainset_share(d, t->comm->rank + 1, t->comm->size);
+    for (int64_t next; first < end; first = next) {
         if (hh_interrupted())
             return hh_fail(err, HH_ECANCELLED, "%s: interrupted in step %" PRId64, t->o.stage->name, t->step);
-        next = hh_trainset_micro(d, first, t->span);
+        next = hh_trainset_micro(d, first, end, t->span);
         int64_t lo = d->lo[first];
         hh_micro m = {
             .b = {.n_tokens = d->lo[next] - lo, .n_spans = next - first, .ids = d->ids + lo, .span = t->span},
@@ -237,13 +255,35 @@ static hh_code run_micros(hh_trainer *t, hh_error *err) {
     return HH_OK;
 }
 
-static hh_code measure_gradients(hh_trainer *t, hh_error *err) {
+static hh_tensor owned(hh_tensor flat, hh_trained_range r) {
+    return slice(flat, r.at + r.own, r.n_own);
+}
+
+/* Losses and gradients of all ranks; of the gradients each rank has its own slices then. */
+static hh_code add_ranks(hh_trainer *t, hh_error *err) {
+    double loss[HH_MAX_STUDENTS];
+    for (int64_t i = 0; i < t->n_students; i++) loss[i] = t->student[i].loss;
+    HH_TRY(hh_comm_sum(t->comm, loss, t->n_students, err));
     for (int64_t i = 0; i < t->n_students; i++) {
         hh_student *s = &t->student[i];
-        double sum = 0;
+        s->loss = loss[i];
         for (int64_t r = 0; r < s->n_ranges; r++)
-            t->be->ops->sum_squares(t->be, &sum, slice(s->gradients->flat, s->range[r].at, s->range[r].n));
-        s->grad_norm = sqrt(sum);
+            HH_TRY(hh_comm_reduce_scatter(t->comm, slice(s->gradients->flat, s->range[r].at, s->range[r].n), err));
+    }
+    return HH_OK;
+}
+
+static hh_code measure_gradients(hh_trainer *t, hh_error *err) {
+    double sum[HH_MAX_STUDENTS] = {0};
+    for (int64_t i = 0; i < t->n_students; i++) {
+        const hh_student *s = &t->student[i];
+        for (int64_t r = 0; r < s->n_ranges; r++)
+            if (s->range[r].n_own) t->be->ops->sum_squares(t->be, &sum[i], owned(s->gradients->flat, s->range[r]));
+    }
+    HH_TRY(hh_comm_sum(t->comm, sum, t->n_students, err));
+    for (int64_t i = 0; i < t->n_students; i++) {
+        hh_student *s = &t->student[i];
+        s->grad_norm = sqrt(sum[i]);
         if (!isfinite(s->grad_norm))
             return hh_fail(err, HH_ENONFINITE,
                            "%s: the gradient's norm is %g at step %" PRId64 " (loss %g, its batch is of seed %" PRIu64
@@ -260,24 +300,35 @@ static void update_weights(hh_trainer *t, double lr) {
         double scale = o->clip > 0 && s->grad_norm > o->clip ? o->clip / s->grad_norm : 1;
         for (int64_t k = 0; k < s->n_ranges; k++) {
             hh_trained_range r = s->range[k];
-            t->be->ops->adamw(t->be, slice(s->model->flat, r.at, r.n), slice(s->m, r.moment, r.n),
-                              slice(s->v, r.moment, r.n), slice(s->gradients->flat, r.at, r.n), lr, o->beta1, o->beta2,
+            if (!r.n_own) continue;
+            t->be->ops->adamw(t->be, owned(s->model->flat, r), slice(s->m, r.moment, r.n_own),
+                              slice(s->v, r.moment, r.n_own), owned(s->gradients->flat, r), lr, o->beta1, o->beta2,
                               o->eps, o->weight_decay, scale, t->step + 1);
         }
     }
 }
 
+static hh_code share_weights(hh_trainer *t, hh_error *err) {
+    for (int64_t i = 0; i < t->n_students; i++) {
+        const hh_student *s = &t->student[i];
+        for (int64_t r = 0; r < s->n_ranges; r++)
+            HH_TRY(hh_comm_all_gather(t->comm, slice(s->model->flat, s->range[r].at, s->range[r].n), err));
+    }
+    return t->be->sync(t->be, err);
+}
+
 static hh_code compute(hh_trainer *t, double lr, hh_error *err) {
     clear_gradients(t);
-    HH_TRY(run_micros(t, err));
+    HH_TRY(hh_comm_agree(t->comm, run_micros(t, err), err));
+    HH_TRY(add_ranks(t, err));
     HH_TRY(measure_gradients(t, err));
     update_weights(t, lr);
-    return t->be->sync(t->be, err);
+    return hh_comm_agree(t->comm, share_weights(t, err), err);
 }
 
 hh_code hh_trainer_step(hh_trainer *t, hh_step_report *out, hh_error *err) {
     double start = hh_now(), lr = hh_schedule_rate(&t->o.schedule, t->step);
-    HH_TRY(hh_trainset_make(&t->data, t->step, err));
+    HH_TRY(hh_comm_agree(t->comm, hh_trainset_make(&t->data, t->step, err), err));
     hh_guard_begin();
     hh_code code = compute(t, lr, err);
     hh_guard_end();

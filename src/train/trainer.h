@@ -2,11 +2,17 @@
  *
  * Students see the same batches and share one forward of the teacher; that is the dear half of a distillation. Weights
  * are float32 masters (HH_LOAD_REAL); moments exist only for what the stage trains. A step allocates nothing.
+ *
+ * With several processes each computes its share of the step's sequences. Every range of trained numbers is cut into
+ * one slice a rank: its owner gets the slice's gradients summed over the ranks, keeps its moments (no other rank does)
+ * and updates its weights, which then go to all. All ranks call the same functions of a trainer in the same order, and
+ * fail together.
  */
 #ifndef HH_TRAIN_TRAINER_H
 #define HH_TRAIN_TRAINER_H
 
 #include "model/forward.h"
+#include "tensor/comm.h"
 #include "train/schedule.h"
 #include "train/trainset.h"
 
@@ -26,14 +32,17 @@ typedef struct hh_trainer_options {
     double beta1, beta2, eps, weight_decay;
     double clip;      /* largest global norm of the gradient; 0: none */
     double ce_weight; /* distill: share of next-token cross-entropy */
+    hh_comm *comm;    /* the caller's; NULL: one process */
 } hh_trainer_options;
 
 /* The stage's published defaults for a run of `steps`; the warm-up is at most a tenth of it. Data is left empty. */
 hh_trainer_options hh_trainer_defaults(const hh_stage *stage, int64_t steps);
 
-/* Numbers [at, at + n) of a model's flat block that train; their moments stand at `moment`. */
+/* Numbers [at, at + n) of a model's flat block that train, behind `first` others. Moments of the slice that this rank
+ * owns, [at + own, at + own + n_own), stand at `moment` of its arrays. */
 typedef struct hh_trained_range {
-    int64_t at, n, moment;
+    int64_t at, n, first;
+    int64_t own, n_own, moment;
 } hh_trained_range;
 
 typedef struct hh_student {
@@ -41,8 +50,8 @@ typedef struct hh_student {
     hh_run *run;
     hh_gradients *gradients;
     hh_trained_range *range;
-    int64_t n_ranges, n_trained;
-    hh_tensor m, v; /* [n_trained] moments */
+    int64_t n_ranges, n_trained, n_own;
+    hh_tensor m, v; /* [n_own] moments */
     hh_arena arena;
     double loss, grad_norm; /* of the step in progress, then of the last one; the norm before clipping */
 } hh_student;
@@ -50,6 +59,7 @@ typedef struct hh_student {
 struct hh_trainer {
     hh_trainer_options o;
     hh_backend *be;
+    hh_comm *comm, alone;
     const hh_model *teacher; /* the caller's; NULL: the stage needs none */
     hh_run *teacher_run;
     hh_student student[HH_MAX_STUDENTS];

@@ -127,9 +127,15 @@ hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_error *err) {
     return HH_OK;
 }
 
-int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, hh_span *spans) {
+int64_t hh_trainset_share(const hh_trainset *s, int64_t rank, int64_t size) {
+    int64_t row = 0, token = s->n_tokens / size * rank + s->n_tokens % size * rank / size;
+    while (row < s->o.sequences && s->lo[row] + s->lo[row + 1] <= 2 * token) row++; /* its middle is before the cut */
+    return rank == size ? s->o.sequences : row;
+}
+
+int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, int64_t end, hh_span *spans) {
     int64_t next = first;
-    while (next < s->o.sequences && s->lo[next + 1] - s->lo[first] <= s->o.micro_tokens) {
+    while (next < end && s->lo[next + 1] - s->lo[first] <= s->o.micro_tokens) {
         spans[next - first] = (hh_span){s->lo[next] - s->lo[first], s->lo[next + 1] - s->lo[first], 0};
         next++;
     }

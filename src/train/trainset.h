@@ -45,8 +45,11 @@ hh_code hh_trainset_init(hh_trainset *s, const hh_trainset_options *o, hh_error 
 void hh_trainset_release(hh_trainset *s);
 /* Makes the tokens of a step. The error names step and sequence. */
 hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_error *err);
-/* Sequences [first, *next) are as many as fit into a micro-batch; spans[] gets theirs, from 0. */
-int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, hh_span *spans);
+/* First sequence of a rank's share of the step, by tokens; for rank == size, the number of sequences. */
+int64_t hh_trainset_share(const hh_trainset *s, int64_t rank, int64_t size);
+/* Sequences from `first` to the result, at most `end`, are as many as fit into a micro-batch; spans[] gets theirs, from
+ * 0. */
+int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, int64_t end, hh_span *spans);
 int64_t hh_trainset_max_spans(const hh_trainset_options *o);
 int64_t hh_trainset_longest(const hh_trainset_options *o);
 /* Tokens of an average step. */

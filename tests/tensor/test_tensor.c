@@ -71,18 +71,37 @@ static void one_process_adds_up_to_itself(void **state) {
     hh_comm c = hh_comm_single();
     assert_int_equal(c.rank, 0);
     assert_int_equal(c.size, 1);
-    assert_ok(hh_comm_allreduce(&c, hh_tensor_1d(x, HH_DTYPE_REAL, 5), &err));
+    assert_ok(hh_comm_reduce_scatter(&c, hh_tensor_1d(x, HH_DTYPE_REAL, 5), &err));
+    assert_ok(hh_comm_all_gather(&c, hh_tensor_1d(x, HH_DTYPE_REAL, 5), &err));
     for (int i = 0; i < 5; i++) assert_value(x[i], i);
+    double sum = 3;
+    assert_ok(hh_comm_sum(&c, &sum, 1, &err));
+    assert_true(sum == 3);
+    assert_int_equal(hh_comm_agree(&c, HH_ECANCELLED, &err), HH_ECANCELLED);
     hh_comm_close(&c);
     hh_comm_close(NULL);
 }
 
+static void slices_are_whole_and_even(void **state) {
+    (void)state;
+    const int64_t counts[] = {0, 1, 15, 16, 17, 1000, 99991, INT64_MAX / 8};
+    for (int64_t size = 1; size < 9; size++)
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+            const int64_t n = counts[k];
+            assert_int_equal(hh_comm_cut(n, 0, size), 0);
+            assert_int_equal(hh_comm_cut(n, size, size), n);
+            for (int64_t r = 0; r < size; r++) {
+                const int64_t length = hh_comm_cut(n, r + 1, size) - hh_comm_cut(n, r, size);
+                assert_true(length >= 0 && length <= n / size + 32);
+            }
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(views_share_the_data),
-        cmocka_unit_test(quantised_rows_move_by_whole_blocks),
-        cmocka_unit_test(counting_and_placing_agree),
-        cmocka_unit_test(one_process_adds_up_to_itself),
+        cmocka_unit_test(views_share_the_data),       cmocka_unit_test(quantised_rows_move_by_whole_blocks),
+        cmocka_unit_test(counting_and_placing_agree), cmocka_unit_test(one_process_adds_up_to_itself),
+        cmocka_unit_test(slices_are_whole_and_even),
     };
     return cmocka_run_group_tests_name("tensor: views and placing", tests, NULL, NULL);
 }

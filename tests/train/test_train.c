@@ -207,7 +207,7 @@ static void test_lengths_mix_and_repeat(void **state) {
     hh_span span[40];
     int64_t covered = 0;
     for (int64_t first = 0, next; first < 40; first = next) {
-        next = hh_trainset_micro(&a, first, span);
+        next = hh_trainset_micro(&a, first, a.o.sequences, span);
         assert_true(next - first <= hh_trainset_max_spans(&o));
         assert_true(span[next - first - 1].hi <= o.micro_tokens && span[0].lo == 0);
         covered += span[next - first - 1].hi;
