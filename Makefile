@@ -199,7 +199,7 @@ check:
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/check.sh
 
 format:
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
 docs: all
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/make_verbs.sh > docs/VERBS.md

@@ -13,7 +13,7 @@ unique_names() { # a fast kernel bears the name of its op
     twice=$(git ls-files '*.c' '*.h' '*.cu' '*.sh' '*.py' | grep -v '^src/ops/simd/' | sed 's|.*/||' | sort | uniq -d)
     [ -z "$twice" ] || { echo "two files have the name:" $twice; return 1; }
 }
-formatted() { git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror; }
+formatted() { git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror; }
 run "floors and forbidden calls" tools/check_floors.sh
 run "file names are unique" unique_names
 run "headers compile alone" tools/check_headers.sh

@@ -11,6 +11,7 @@ try() {
 }
 for path in $(git ls-files 'src/*.h' 'tests/*.h'); do
     header=${path#src/} header=${header#tests/} isa=
+    case $path in src/ops/cuda/*) continue ;; esac # CUDA C++: nvcc compiles them with the kernels
     case $path in src/ops/simd/*) [ "$(uname -m)" = x86_64 ] || continue
         isa="-DHH_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2" ;;
     esac
