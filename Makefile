@@ -95,6 +95,8 @@ SUPPORT    := $(patsubst tests/%.c,$(BUILD)/obj/tests/%.o,$(wildcard tests/suppo
 DBL_SUPPORT := $(SUPPORT:$(BUILD)/obj/%=$(BUILD)/dbl/%)
 FUZZ_BIN   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 BENCH_BIN  := $(patsubst bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard bench/*.c)))
+CUDA_BENCH_BIN := $(if $(CUDA),$(patsubst bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard bench/cuda/*.c))) \
+                  $(patsubst bench/%.cu,$(BUILD)/bench/%,$(sort $(wildcard bench/cuda/*.cu))))
 
 # A make that was not told how many jobs to run uses all processors. In recipes only: `$(SUBMAKE) target`.
 JOBS    = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
@@ -103,7 +105,7 @@ SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 # Commands are shown in short; V=1 shows them whole, -s not at all.
 SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) $@";) )
 
-.PHONY: all demo test test-cuda cuda-tests test-mpi mpi-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
+.PHONY: all demo test test-cuda cuda-tests cuda-benches test-mpi mpi-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
 # Each goal is a second make, so that the build sees what deps has installed.
@@ -225,6 +227,14 @@ benches: $(BENCH_BIN)
 $(BUILD)/bench/%: bench/%.c $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
 	$(call SAY,LD)$(CC) $(ALL_CFLAGS) -Wno-missing-prototypes $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
+
+# On a machine with a GPU: each kernel beside its floor. They are run by hand.
+cuda-benches: $(CUDA_BENCH_BIN)
+
+$(BUILD)/bench/cuda/%: bench/cuda/%.cu $(BUILD)/libhydrahead.a
+	@mkdir -p $(@D)
+	$(call SAY,NVCC)$(NVCC) $(NVCC_FLAGS) -Ibench -c $< -o $@.o
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $@.o $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
 
 # Models that are too large for the repository; tests that need one say so and skip when it is absent.
 models:

@@ -8,12 +8,9 @@
 
 #include <cfloat>
 
-#ifndef HEAD_TILE
-#define HEAD_TILE 4096 /* rows of a tile, at most */
-#endif
-#ifndef HEAD_PART
-#define HEAD_PART 1024 /* rows of a part */
-#endif
+enum { MAX_TILE = 8192 };
+
+int64_t hh_cuda_head_tile = 4096, hh_cuda_head_part = 1024;
 
 /* One call of either head. */
 typedef struct head {
@@ -32,7 +29,7 @@ typedef struct head {
     int64_t stride;     /* elements between rows of logits: whole 16 bytes */
     int64_t tile, part; /* rows */
     int64_t n;          /* rows of the present tile, and which tokens they are */
-    int32_t token[HEAD_TILE];
+    int32_t token[MAX_TILE];
 } head;
 
 /* -- rows of logits -- */
@@ -379,11 +376,13 @@ static void choose_tiles(head *h) {
     HH_ASSERT(left > kept);
     int64_t rows = (int64_t)((left - kept) / (logits + moved)), of_teacher = h->teacher && h->gradient;
     if (!h->gradient && h->teacher) rows /= 2;
-    h->part = rows / (of_teacher ? 4 : 1) < HEAD_PART ? rows / (of_teacher ? 4 : 1) : HEAD_PART;
+    h->part = of_teacher ? rows / 4 : rows;
+    if (h->part > hh_cuda_head_part) h->part = hh_cuda_head_part;
     HH_ASSERT(h->part > 0);
     h->tile = h->gradient ? rows - of_teacher * h->part : h->part;
     if (h->tile >= h->part) h->tile -= h->tile % h->part;
-    if (h->tile > HEAD_TILE) h->tile = HEAD_TILE;
+    if (h->tile > hh_cuda_head_tile) h->tile = hh_cuda_head_tile;
+    HH_ASSERT(h->tile > 0 && h->tile <= MAX_TILE);
 }
 
 static void run_head(head *h) {
