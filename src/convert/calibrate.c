@@ -39,14 +39,13 @@ static hh_code run_text(hh_run *r, const int32_t *ids, int64_t n, int64_t length
             b.n_tokens += take;
         }
         hh_tensor final;
-        code = hh_interrupted() ? hh_fail(err, HH_ECANCELLED, "calibration was interrupted")
-                                : hh_forward(r, &b, &final, err);
+        code = hh_forward(r, &b, &final, err);
         at += b.n_tokens;
         hh_progress_update(&progress, (double)at, NULL);
     }
     hh_progress_end(&progress);
     hh_free(span);
-    return code;
+    return code == HH_ECANCELLED ? hh_fail(err, code, "calibration was interrupted") : code;
 }
 
 hh_code hh_calibrate_gamma(const hh_model *teacher, const int32_t *ids, int64_t n, int64_t length, double *gamma,

@@ -280,7 +280,7 @@ static double *copy_measure(const double *x, int64_t n) {
 static hh_code select_into(hh_plan *p, const hh_heads *h, const hh_select_options *o, hh_error *err) {
     int64_t n = h->n_layers * h->n_heads, k = o->heads, few = fewest_heads(h, o->strategy);
     if (o->ratio > 0) {
-        k = llround((double)n / (o->ratio + 1));
+        k = (int64_t)floor((double)n / (o->ratio + 1) * (1 + 1e-12)); /* never more than asked for */
         snprintf(p->budget, sizeof p->budget, "ratio %g:1", o->ratio);
     } else if (o->kv_bytes > 0) {
         HH_TRY(count_for_bytes(&k, p, h, o, err));

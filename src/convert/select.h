@@ -26,7 +26,7 @@ bool hh_strategy_parse(const char *name, hh_strategy *out);
 typedef struct hh_select_options {
     hh_strategy strategy;
     /* Exactly one of the three is above 0. */
-    double ratio; /* r of r:1; round(L*H / (r+1)) heads */
+    double ratio; /* r of r:1; floor(L*H / (r+1)) heads */
     int64_t heads;
     int64_t kv_bytes;       /* cache bytes a token, in bf16; needs n_kv_heads and head_dim */
     uint64_t seed;          /* of the random strategies */

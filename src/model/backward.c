@@ -2,6 +2,8 @@
  * kept. `dx` is the gradient of the residual stream and is carried in place through all blocks. */
 #include "model/run.h"
 
+#include "base/progress.h"
+
 #include "ops/gdn.h"
 
 #include <math.h>
@@ -178,7 +180,10 @@ void hh_backward(hh_run *r, const hh_batch *b, hh_tensor dfinal, hh_gradients *g
     hh_run_announce(r, &o->tap, HH_POINT_FINAL, m->config.n_layers, dfinal);
     be->ops->rmsnorm_bwd(be, dfinal, g ? g->w.final_norm : HH_NONE, dfinal, hh_tensor_rows(r->last, 0, b->n_tokens),
                          m->w.final_norm, hh_tensor_rows(r->final_rstd, 0, b->n_tokens), false);
-    for (int64_t l = m->config.n_layers - 1; l >= 0; l--) backward_block(r, b, l, dfinal, g, o);
+    for (int64_t l = m->config.n_layers - 1; l >= 0; l--) {
+        if (hh_interrupted()) return;
+        backward_block(r, b, l, dfinal, g, o);
+    }
     if (g) be->ops->embedding_bwd(be, g->w.embedding, dfinal, b->ids);
 }
 

@@ -2,6 +2,8 @@
  * backward needs stays in the layer's hh_act. */
 #include "model/run.h"
 
+#include "base/progress.h"
+
 #include <math.h>
 
 static double log_scale(const hh_run *r, const hh_layer *l) {
@@ -153,8 +155,11 @@ hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err
     hh_tensor last = hh_tensor_rows(r->last, 0, n);
     hh_tensor x = layers ? hh_tensor_rows(r->act[0].x, 0, n) : last;
     be->ops->embedding_fwd(be, x, m->w.embedding, b->ids);
-    for (int64_t l = 0; l < layers; l++)
+    for (int64_t l = 0; l < layers; l++) {
+        if (!r->decoding && hh_interrupted())
+            return hh_fail(err, HH_ECANCELLED, "interrupted in layer %lld of %lld", (long long)l, (long long)layers);
         forward_block(r, b, l, l + 1 < layers ? hh_tensor_rows(r->act[l + 1].x, 0, n) : last);
+    }
     hh_tensor y = hh_tensor_rows(r->final, 0, n);
     hh_tensor rstd = r->final_rstd.rank ? hh_tensor_rows(r->final_rstd, 0, n) : HH_NONE;
     be->ops->rmsnorm_fwd(be, y, rstd, last, m->w.final_norm, m->config.norm_eps);

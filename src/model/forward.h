@@ -52,7 +52,8 @@ void hh_run_set_gdn_mode(hh_run *r, hh_gdn_mode mode); /* default: chunked; span
 /* Runs the batch; caches advance. A token's result is the same bits whatever stands beside it in the batch, and wherever
  * its sequence was cut before it at multiples of HH_GDN_CHUNK tokens; decoded tokens agree with that to rounding.
  * Returns the final norm's output [n_tokens, C], valid until the next forward.
- * Fails only with HH_ENONFINITE when HYDRAHEAD_CHECK=nan is set, HH_ENOMEM when a cache is full. */
+ * Fails only with HH_ENONFINITE when HYDRAHEAD_CHECK=nan is set, HH_ENOMEM when a cache is full, HH_ECANCELLED when it is
+ * interrupted between two layers, which decoding never is: its caches are to be reset then. */
 hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err);
 /* What HYDRAHEAD_CHECK=nan saw since the last hh_forward returned (in a backward or a part of a block): HH_OK or HH_ENONFINITE. */
 hh_code hh_run_status(hh_run *r, hh_error *err);
@@ -67,6 +68,7 @@ typedef struct hh_backward_options {
     bool
         detach_attention; /* attention outputs are constants: nothing flows into heads (HEAD_OUTPUT's gradient is still announced) */
 } hh_backward_options;
+/* Interrupted, it returns early and the gradients are worth nothing: whoever is to use them asks hh_interrupted() first. */
 void hh_backward(hh_run *r, const hh_batch *b, hh_tensor dfinal, hh_gradients *g, const hh_backward_options *options);
 
 /* Parts of a block, for alignment and probing. Attention alone: out [T, C] = Attn(RMSNorm(x)) of layer l for a stream x [T, C] given

@@ -2,6 +2,8 @@
  * and `corrupt` keep every head's output, `clean` also each block's input and attention output. */
 #include "probe/prober.h"
 
+#include "base/progress.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -257,7 +259,7 @@ static hh_tensor head_differences(hh_prober *p, int64_t layer) {
 void hh_prober_receivers(hh_prober *p, double *ie) {
     const hh_ops *op = p->be->ops;
     int64_t n = 0; /* rows in flight: the heads of all layers so far */
-    for (int64_t l = 0; l < p->L; l++) {
+    for (int64_t l = 0; l < p->L && !hh_interrupted(); l++) {
         hh_tensor input = answer_rows(p, p->clean.input[l]), attention = answer_rows(p, p->clean.attention[l]);
         for (int64_t g = 0; g < n; g += p->A) op->axpy(p->be, hh_tensor_rows(p->rows, g, g + p->A), 1, attention);
         hh_tensor product = head_differences(p, l);
@@ -386,7 +388,7 @@ double hh_prober_sender(hh_prober *p, const bool *known, int64_t layer, int64_t 
     p->known = known;
     hh_tensor x = stream_with_corrupt_head(p, layer, head), product = hh_tensor_rows(p->product, 0, p->T);
     hh_run_set_tap(p->run, (hh_tap){recompute_known, p});
-    for (int64_t k = layer; k <= last; k++) {
+    for (int64_t k = layer; k <= last && !hh_interrupted(); k++) {
         if (k > layer && any_known(p, known, k)) {
             hh_forward_attention(p->run, &batch, k, x, product);
             op->axpy(p->be, x, 1, product);

@@ -42,7 +42,7 @@ void hh_prober_free(hh_prober *p);
  * one is not finite. */
 hh_code hh_prober_load(hh_prober *p, const hh_probe_pair *pair, double *clean, double *corrupt, hh_error *err);
 
-/* All for the loaded pair; out arrays are [L*H], row l, column h. m(x) and m(x') must differ. */
+/* Interrupted, scores return early and are worth nothing: ask hh_interrupted(). All for the loaded pair; out arrays are [L*H], row l, column h. m(x) and m(x') must differ. */
 void hh_prober_receivers(hh_prober *p, double *ie);
 void hh_prober_attribution(hh_prober *p, double *direct, double *total);
 /* `known` [L*H] are the heads that recompute. 0 when no known head stands above `layer`. */

@@ -61,9 +61,9 @@ static hh_code check_pairs(const hh_capability *c, int64_t vocab, hh_error *err)
     return HH_OK;
 }
 
-static hh_code step(probing *p, hh_error *err) {
+static hh_code step(probing *p) {
     hh_progress_update(&p->progress, ++p->done, NULL);
-    return hh_interrupted() ? hh_fail(err, HH_ECANCELLED, "probing was interrupted; nothing was written") : HH_OK;
+    return hh_interrupted() ? HH_ECANCELLED : HH_OK;
 }
 
 /* Base forwards, receiver scores and attributions of every pair. */
@@ -93,7 +93,7 @@ static hh_code score_receivers(probing *p, const hh_capability *c, hh_capability
                 out->attribution[h] += total[h];
             }
         }
-        code = step(p, err);
+        code = step(p);
     }
     for (int64_t h = 0; h < p->n_heads && out->used; h++) {
         out->direct[h] /= (double)out->used;
@@ -133,7 +133,7 @@ static hh_code sender_round(probing *p, const hh_capability *c, const bool *chos
         for (int64_t h = 0; h < p->n_heads; h++) {
             if (!chosen[h]) continue;
             g->sender[i * p->n_heads + h] = hh_prober_sender(p->prober, known, h / p->s->n_heads, h % p->s->n_heads);
-            HH_TRY(step(p, err));
+            HH_TRY(step(p));
         }
     }
     return HH_OK;
@@ -279,6 +279,7 @@ hh_code hh_probe(hh_scores **out, const hh_model *m, const hh_capability *capabi
         code = score_capability(&p, &capability[i], &p.s->capability[i], err);
     hh_progress_end(&p.progress);
     hh_prober_free(p.prober);
+    if (code == HH_ECANCELLED) hh_fail(err, code, "probing was interrupted; nothing was written");
     if (code != HH_OK) {
         hh_scores_free(p.s);
         return code;

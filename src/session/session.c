@@ -127,7 +127,7 @@ static hh_code eval_chunk(hh_session *s, const int32_t *ids, int64_t n, bool pro
     if (code == HH_OK && last) hh_next_logits(s->run, final, n - 1, s->logits);
     hh_guard_end();
     if (code == HH_OK) code = s->m->be->sync(s->m->be, err);
-    if (code == HH_ENONFINITE) hh_session_reset(s);
+    if (code == HH_ENONFINITE || code == HH_ECANCELLED) hh_session_reset(s); /* the layers do not agree */
     return code == HH_OK ? check_finite(s, final, start, err) : code;
 }
 

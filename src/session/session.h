@@ -21,7 +21,7 @@ void hh_session_reset(hh_session *s);
 int64_t hh_session_position(const hh_session *s);
 /* Appends tokens; afterwards hh_session_logits is the distribution of the next one, [V] hh_real. HH_EINVAL when the
  * context is full (both numbers) or an id is none of the model's: nothing has happened then. HH_ECANCELLED when
- * interrupted: some chunks have been taken, hh_session_position says how much. HH_ENONFINITE names layer and position;
+ * interrupted: between two chunks, hh_session_position says how much has been taken; inside of one the session is reset. HH_ENONFINITE names layer and position;
  * the session is reset. The same bits however a prompt is cut into calls and chunks, so long as the cuts are at multiples
  * of HH_GDN_CHUNK tokens. */
 hh_code hh_session_eval(hh_session *s, const int32_t *ids, int64_t n, hh_error *err);

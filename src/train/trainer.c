@@ -232,13 +232,16 @@ static hh_code check_losses(const hh_trainer *t, int64_t first, int64_t next, hh
     return HH_OK;
 }
 
+static hh_code check_interrupt(const hh_trainer *t, hh_error *err) {
+    if (!hh_interrupted()) return HH_OK;
+    return hh_fail(err, HH_ECANCELLED, "%s: interrupted in step %" PRId64, t->o.stage->name, t->step);
+}
+
 static hh_code run_micros(hh_trainer *t, hh_error *err) {
     const hh_trainset *d = &t->data;
-    int64_t first = hh_trainset_share(d, t->comm->rank, t->comm->size),
-            end = hh_trainset_share(d, t->comm->rank + 1, t->comm->size);
-    for (int64_t next; first < end; first = next) {
-        if (hh_interrupted())
-            return hh_fail(err, HH_ECANCELLED, "%s: interrupted in step %" PRId64, t->o.stage->name, t->step);
+    const int64_t end = hh_trainset_share(d, t->comm->rank + 1, t->comm->size);
+    HH_TRY(check_interrupt(t, err));
+    for (int64_t first = hh_trainset_share(d, t->comm->rank, t->comm->size), next; first < end; first = next) {
         next = hh_trainset_micro(d, first, end, t->span);
         int64_t lo = d->lo[first];
         hh_micro m = {
@@ -250,6 +253,7 @@ static hh_code run_micros(hh_trainer *t, hh_error *err) {
             .per_weight = 1 / d->target_weight,
         };
         HH_TRY(t->o.stage->run(t, &m, err));
+        HH_TRY(check_interrupt(t, err)); /* which may have cut it short */
         HH_TRY(check_losses(t, first, next, err));
     }
     return HH_OK;

@@ -4,6 +4,7 @@
 #include "support/support.h"
 
 #include <signal.h>
+#include <ucontext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <stdio.h>
@@ -127,6 +128,39 @@ static void test_first_interrupt_asks(void **state) {
     hh_interrupt_reset();
 }
 
+/* The handler runs on a stack of its own: below the interrupted code's stack pointer lies what belongs to others. */
+static ucontext_t main_context, small_context;
+
+static void raise_there(void) {
+    raise(SIGINT);
+    swapcontext(&small_context, &main_context);
+}
+
+static size_t bytes_touched(void) {
+    enum { SIZE = 1 << 16 };
+    unsigned char *stack = hh_alloc(SIZE);
+    memset(stack, 0x5a, SIZE);
+    getcontext(&small_context);
+    small_context.uc_stack = (stack_t){.ss_sp = stack, .ss_size = SIZE};
+    makecontext(&small_context, raise_there, 0);
+    swapcontext(&main_context, &small_context);
+    size_t clean = 0;
+    while (clean < SIZE && stack[clean] == 0x5a) clean++;
+    hh_free(stack);
+    return SIZE - clean;
+}
+
+static void test_the_handler_has_a_stack_of_its_own(void **state) {
+    (void)state;
+    signal(SIGINT, SIG_IGN);
+    const size_t alone = bytes_touched(); /* by raise() itself */
+    hh_interrupt_install();
+    const size_t handled = bytes_touched();
+    assert_true(hh_interrupted());
+    hh_interrupt_reset();
+    if (handled > alone + 512) fail_msg("a signal wrote %zu bytes below the interrupted code", handled - alone);
+}
+
 static void test_environment(void **state) {
     (void)state;
     hh_error err = {0};
@@ -153,6 +187,7 @@ int main(void) {
         cmocka_unit_test(test_times_and_counts),
         cmocka_unit_test(test_short_work_is_silent),
         cmocka_unit_test(test_first_interrupt_asks),
+        cmocka_unit_test(test_the_handler_has_a_stack_of_its_own),
         cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests_name("base/progress", tests, NULL, NULL);

@@ -3,7 +3,10 @@
 #include "support/support.h"
 #include "support/zoo.h"
 
+#include "base/progress.h"
+
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -223,6 +226,39 @@ static void test_a_full_cache_is_refused(void **state) {
     subject_close(&s);
 }
 
+static int blocks_seen;
+
+static void interrupt_after_a_block(void *context, hh_point point, int64_t layer, hh_tensor t) {
+    (void)context, (void)layer, (void)t;
+    if (point != HH_POINT_BLOCK_OUTPUT) return;
+    if (blocks_seen++ == 0) raise(SIGINT);
+}
+
+static void test_an_interrupt_ends_a_forward_between_layers(void **state) {
+    (void)state;
+    hh_error err = {0};
+    subject s = subject_open("hybrid_default");
+    hh_run *run;
+    assert_ok(hh_run_new(&run, s.m, s.n, 1, HH_RUN_TRAINING, &err));
+    const hh_span span = {.hi = s.n};
+    const hh_batch batch = {.n_tokens = s.n, .n_spans = 1, .ids = s.ids, .span = &span};
+    hh_tensor final;
+    hh_interrupt_install();
+    hh_run_set_tap(run, (hh_tap){interrupt_after_a_block, NULL});
+    assert_refused(hh_forward(run, &batch, &final, &err), HH_ECANCELLED, "layer 1");
+    hh_run_set_tap(run, (hh_tap){0});
+    assert_int_equal(blocks_seen, 1);
+    hh_interrupt_reset();
+    err = (hh_error){0};
+    assert_ok(hh_forward(run, &batch, &final, &err));
+    blocks_seen = 0;
+    hh_backward(run, &batch, final, NULL, &(hh_backward_options){.tap = {interrupt_after_a_block, NULL}});
+    assert_int_equal(blocks_seen, 1);
+    hh_interrupt_reset();
+    hh_run_free(run);
+    subject_close(&s);
+}
+
 /* Saved and opened again: the same logits, and heads at their original places. */
 static void test_saving_changes_nothing(void **state) {
     (void)state;
@@ -272,6 +308,7 @@ int main(void) {
         cmocka_unit_test(test_decoding_together_is_decoding_alone),
         cmocka_unit_test(test_a_copied_cache_continues_the_same),
         cmocka_unit_test(test_a_full_cache_is_refused),
+        cmocka_unit_test(test_an_interrupt_ends_a_forward_between_layers),
         cmocka_unit_test(test_saving_changes_nothing),
     };
     return cmocka_run_group_tests_name("model: identities", tests, open_backend, close_backend);

@@ -2,6 +2,10 @@
  * every refusal. */
 #include "train/tiny.h"
 
+#include "base/progress.h"
+
+#include <signal.h>
+
 static hh_backend *be;
 
 static hh_trainer *make_trainer(const hh_trainer_options *o, const hh_model *teacher, hh_model *student) {
@@ -32,6 +36,31 @@ static void test_schedule(void **state) {
     assert_true(hh_schedule_rate(&s, 0) == 0.25 && hh_schedule_rate(&s, 3) == 1 && hh_schedule_rate(&s, 99) == 1);
     s.warmup = 0;
     assert_true(hh_schedule_rate(&s, 0) == 1);
+}
+
+/* Ctrl-C while a micro-batch is computed: the step is given up between two layers, and nothing has changed. */
+static hh_code run_interrupted(hh_trainer *t, const hh_micro *m, hh_error *e) {
+    raise(SIGINT);
+    return hh_stage_pretrain.run(t, m, e);
+}
+
+static void test_an_interrupt_ends_a_step_in_the_middle(void **state) {
+    (void)state;
+    hh_stage stage = hh_stage_pretrain;
+    stage.run = run_interrupted;
+    hh_model *m = tiny_teacher(be, 1);
+    hh_trainer_options o = tiny_options(&stage, 100);
+    hh_trainer *t = make_trainer(&o, NULL, m);
+    hh_real *before = copy_of(m->flat);
+    hh_step_report r;
+    hh_interrupt_install();
+    assert_refused(hh_trainer_step(t, &r, &err), HH_ECANCELLED, "interrupted in layer 0");
+    hh_interrupt_reset();
+    assert_int_equal(t->step, 0);
+    assert_memory_equal(before, m->flat.data, (size_t)hh_tensor_count(m->flat) * sizeof *before);
+    hh_free(before);
+    hh_trainer_free(t);
+    hh_model_close(m);
 }
 
 /* AdamW's first step: m = (1-b1) g, v = (1-b2) g^2, bias corrections cancel both, so p moves by lr g/(|g| + eps) and
@@ -309,6 +338,7 @@ static int close_be(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_an_interrupt_ends_a_step_in_the_middle),
         cmocka_unit_test(test_step_is_adamw_on_the_clipped_gradient),
         cmocka_unit_test(test_every_stage_lowers_its_loss),
         cmocka_unit_test(test_align_trains_mixers_only),
