@@ -61,8 +61,16 @@ static inline void twin_reset(void) {
     hh_arena_reset(&tw.device, 0);
 }
 
+/* A dense one as a single row, to be moved at once. */
+static inline both twin_flat(both b) {
+    if (b.cpu.dim[0] < 2 || !hh_tensor_is_dense(b.cpu)) return b;
+    const int64_t n = hh_tensor_count(b.cpu);
+    return (both){hh_tensor_2d(b.cpu.data, b.cpu.dtype, 1, n), hh_tensor_2d(b.gpu.data, b.gpu.dtype, 1, n)};
+}
+
 /* The CPU's values to the GPU, rounded to its type on both sides. */
 static inline void twin_upload(both b) {
+    b = twin_flat(b);
     int64_t row = hh_tensor_row_count(b.cpu), n = b.cpu.dim[0];
     hh_arena_reset(&tw.staging, 0);
     size_t bytes = hh_dtype_bytes(b.gpu.dtype, row);
@@ -114,6 +122,7 @@ static inline double twin_error(both b) {
         fprintf(stderr, "%s\n", err.text);
         return INFINITY;
     }
+    b = twin_flat(b);
     int64_t row = hh_tensor_row_count(b.cpu);
     hh_arena_reset(&tw.staging, 0);
     size_t bytes = hh_dtype_bytes(b.gpu.dtype, b.gpu.stride);
