@@ -1,6 +1,7 @@
 /* Gated DeltaNet's backward: asserts, the list of chunks, and the walk over tiles of scratch; see
  * gdn_bwd.cuh. */
 #include "ops/cuda/gdn_bwd.cuh"
+#include "ops/cuda/gdn_chunk.cuh"
 
 static bool is_like(hh_tensor t, hh_dtype dtype, hh_tensor model) {
     if (t.dtype != dtype || t.rank != model.rank) return false;
@@ -34,9 +35,8 @@ static __global__ void list_chunks(gdn_bwd_chunk *chunk, int64_t *span_chunk, co
     }
 }
 
-static void run_tiles(hh_backend *be, gdn_bwd *x, const hh_span *span, int64_t chunks) {
-    gdn_bwd_tile_fn *tile = gdn_bwd_tile_plain;
-    x->scratch_bytes = gdn_bwd_scratch_plain(x->D);
+static void run_tiles(hh_backend *be, gdn_bwd *x, bool fast, const hh_span *span, int64_t chunks) {
+    x->scratch_bytes = fast ? gdn_bwd_scratch_fast(x->D) : gdn_bwd_scratch_plain(x->D);
     hh_cuda_scratch_begin(be);
     gdn_bwd_chunk *list = (gdn_bwd_chunk *)hh_cuda_scratch(be, (size_t)chunks * sizeof *list);
     int64_t *span_chunk = (int64_t *)hh_cuda_scratch(be, (size_t)(x->n_spans + 1) * sizeof *span_chunk);
@@ -51,7 +51,13 @@ static void run_tiles(hh_backend *be, gdn_bwd *x, const hh_span *span, int64_t c
     x->scratch = (char *)hh_cuda_scratch(be, (size_t)(most * x->heads * x->scratch_bytes));
     for (x->last = chunks; x->last > 0; x->last = x->first) {
         x->first = x->last > most ? x->last - most : 0;
-        tile(be, x);
+        if (fast) {
+            gdn_bwd_prepare(be, x);
+            gdn_bwd_scan(be, x);
+            gdn_bwd_finish(be, x);
+        } else {
+            gdn_bwd_tile_plain(be, x);
+        }
     }
 }
 
@@ -81,5 +87,8 @@ extern "C" void hh_gdn_bwd_cuda(hh_backend *be, hh_tensor dq, hh_tensor dk, hh_t
     x.D = D;
     x.n_spans = n_spans;
     x.dstate = hh_cuda_list(be, dstate, n_spans);
-    run_tiles(be, &x, span, chunks);
+    bool fast = T == HH_DTYPE_BF16 && (D == 64 || D == 128);
+    const hh_tensor wide[] = {dq, dk, dv, do_, saved, q, k, v};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) fast = fast && hh_gdn_is_aligned(wide[i]);
+    run_tiles(be, &x, fast, span, chunks);
 }

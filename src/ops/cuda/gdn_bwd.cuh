@@ -46,9 +46,36 @@ typedef void gdn_bwd_tile_fn(hh_backend *be, const gdn_bwd *x);
 gdn_bwd_tile_fn gdn_bwd_tile_plain;
 int64_t gdn_bwd_scratch_plain(int64_t D); /* bytes a chunk and head */
 
+/* On tensor cores, for bf16 and D = 64 or 128, with rows that may be read 16 bytes at a time. With Z = A0 beta K and
+ * Q' = e^G (Q - lower(Q K^T) Z), B5 and B12 become
+ *     dS0 = e^{G_n} (dS1 - (Z^T K) dS1) + Q'^T dO
+ * so that the chain through the chunks is one product a chunk, and nothing in it but a factor depends on the gates.
+ * prepare makes the two [D,D] factors, scan walks and leaves dS1 of every chunk in the second one's place, finish
+ * computes all gradients of a chunk from S0, dS1 and its tokens. */
+gdn_bwd_tile_fn gdn_bwd_prepare, gdn_bwd_scan, gdn_bwd_finish;
+
+/* Scratch of a chunk and head, in bytes from its start. */
+static inline __host__ __device__ int64_t gdn_bwd_at_ZK(int64_t D) {
+    (void)D;
+    return GDN_N * GDN_N * 2; /* behind A0 */
+}
+static inline __host__ __device__ int64_t gdn_bwd_at_dS(int64_t D) {
+    return gdn_bwd_at_ZK(D) + D * D * 2;
+}
+static inline __host__ __device__ int64_t gdn_bwd_at_last(int64_t D) {
+    return gdn_bwd_at_dS(D) + D * D * 2;
+}
+static inline __host__ __device__ int64_t gdn_bwd_scratch_fast(int64_t D) {
+    return gdn_bwd_at_last(D) + 256; /* e^{G_n}, a float */
+}
+
 /* The row of token t and head h, and the saved state of a chunk and head. */
 template <typename T> static __device__ __forceinline__ T *gdn_row(gdn_rows r, int64_t t, int64_t h, int64_t width) {
     return (T *)r.at + t * r.stride + h * width;
+}
+
+static __device__ __forceinline__ char *gdn_bwd_scratch_of(const gdn_bwd &x, int64_t c, int64_t h) {
+    return x.scratch + ((c - x.first) * x.heads + h) * x.scratch_bytes;
 }
 
 /* dS [D,D] of head h behind chunk `end`, the last of span s inside the tile; NULL: zeros. */

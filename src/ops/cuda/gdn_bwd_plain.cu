@@ -17,7 +17,7 @@ int64_t gdn_bwd_scratch_plain(int64_t D) {
 }
 
 static __device__ plain_scratch scratch_of(const gdn_bwd &x, int64_t c, int64_t h) {
-    float *at = (float *)(x.scratch + ((c - x.first) * x.heads + h) * x.scratch_bytes);
+    float *at = (float *)gdn_bwd_scratch_of(x, c, h);
     float *wide = at + 8 * GDN_N * GDN_N;
     plain_scratch s;
     s.KK = at, s.A0 = at + GDN_N * GDN_N, s.P = at + 2 * GDN_N * GDN_N, s.Y = at + 3 * GDN_N * GDN_N;
