@@ -201,6 +201,25 @@ bool hh_same_file(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* The folder a path is in, owned by the caller; *name is what follows it. */
+static char *folder_of(const char *path, const char **name) {
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    if (!slash) return hh_strdup(".");
+    return slash == path ? hh_strdup("/") : hh_sprintf("%.*s", (int)(slash - path), path);
+}
+
+bool hh_same_target(const char *a, const char *b) {
+    if (hh_same_file(a, b)) return true;
+    if (hh_file_exists(a) || hh_file_exists(b)) return false;
+    const char *name_a, *name_b;
+    char *in_a = folder_of(a, &name_a), *in_b = folder_of(b, &name_b);
+    const bool same = !strcmp(name_a, name_b) && (!strcmp(in_a, in_b) || hh_same_file(in_a, in_b));
+    hh_free(in_a);
+    hh_free(in_b);
+    return same;
+}
+
 bool hh_is_directory(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);

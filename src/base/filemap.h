@@ -27,7 +27,8 @@ void hh_file_writer_abandon(hh_file_writer *w);                  /* removes what
 hh_code hh_make_directory(const char *path, hh_error *err); /* with its parents; an existing one is fine */
 bool hh_file_exists(const char *path);
 bool hh_is_directory(const char *path);
-bool hh_same_file(const char *a, const char *b); /* both are there, and are one file or directory, under any names */
+bool hh_same_target(const char *a, const char *b); /* writing both would write one file, which need not be there yet */
+bool hh_same_file(const char *a, const char *b);   /* both are there, and are one file or directory, under any names */
 char *hh_path_join(const char *dir, const char *name); /* owned by the caller */
 
 uint64_t hh_hash64(const void *data, size_t size,

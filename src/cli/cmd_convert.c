@@ -14,7 +14,7 @@ static const char *plan_path = "", *out_dir = "", *calibration = "", *fusion = "
                   *save_dtype = "auto";
 static int64_t calibration_tokens = 32768;
 static double log_scale_base = 500, beta_scale = 2, gate_bias = 1;
-static bool log_scale_in_training, no_fa_gate, gdn_conv, gdn_gate;
+static bool force, log_scale_in_training, no_fa_gate, gdn_conv, gdn_gate;
 
 static const hh_option options[] = {
     {.name = "plan",
@@ -29,6 +29,7 @@ static const hh_option options[] = {
      .value = &out_dir,
      .argument = "DIR",
      .help = "where the hybrid goes"},
+    {.name = "force", .kind = HH_OPTION_FLAG, .value = &force, .help = "replace the checkpoint that stands in --out"},
     {.name = "calibration",
      .kind = HH_OPTION_STRING,
      .value = &calibration,
@@ -161,7 +162,7 @@ static hh_code calibrate(double *gamma, const hh_model *teacher, hh_error *err) 
 static hh_code check_out(const char *model_path, hh_error *err) {
     char *model;
     HH_TRY(hh_model_locate(&model, model_path, err));
-    char *log = hh_path_join(out_dir, "log.jsonl");
+    char *log = hh_path_join(out_dir, "log.jsonl"), *config = hh_path_join(out_dir, "config.json");
     hh_code code = HH_OK;
     if (hh_file_exists(out_dir) && !hh_is_directory(out_dir))
         code = hh_fail(err, HH_EINVAL, "--out %s is a file; name a directory", out_dir);
@@ -169,6 +170,10 @@ static hh_code check_out(const char *model_path, hh_error *err) {
         code = hh_fail(err, HH_EINVAL, "--out %s holds a training run; name another directory", out_dir);
     else if (hh_same_file(model, out_dir))
         code = hh_fail(err, HH_EINVAL, "--out %s is the teacher itself; name another directory", out_dir);
+    else if (hh_file_exists(config) && !force)
+        code = hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint; name another directory, or --force to replace it",
+                       out_dir);
+    hh_free(config);
     hh_free(log);
     hh_free(model);
     return code;

@@ -407,6 +407,25 @@ static hh_code find_measure(const char *name, measure_fn **run, hh_error *err) {
                    name);
 }
 
+/* No file is written twice, nor over one that is read. */
+static hh_code check_outputs(hh_error *err) {
+    const struct {
+        const char *option, *path;
+    } out[] = {{"json", json_file}, {"html", html_file}, {"summary", summary_file}};
+    for (int i = 0; i < 3; i++) {
+        if (!out[i].path) continue;
+        for (int64_t k = 0; k < files.n; k++)
+            if (hh_same_file(out[i].path, files.word[k]))
+                return hh_fail(err, HH_EINVAL, "--%s %s is a --file that eval reads; name another", out[i].option,
+                               out[i].path);
+        for (int k = 0; k < i; k++)
+            if (out[k].path && hh_same_target(out[i].path, out[k].path))
+                return hh_fail(err, HH_EINVAL, "--%s and --%s both name %s; one would overwrite the other",
+                               out[k].option, out[i].option, out[i].path);
+    }
+    return HH_OK;
+}
+
 int hh_cmd_eval(int argc, char **argv) {
     hh_error err = {0};
     hh_words words;
@@ -417,9 +436,7 @@ int hh_cmd_eval(int argc, char **argv) {
     hh_subject *s = NULL;
     hh_words names = {words.word + 1, words.n - 1};
     hh_code code = find_measure(words.word[0], &run, &err);
-    for (int64_t i = 0; json_file && i < files.n && code == HH_OK; i++)
-        if (hh_same_file(json_file, files.word[i]))
-            code = hh_fail(&err, HH_EINVAL, "--json %s is a --file that eval reads; name another", json_file);
+    if (code == HH_OK) code = check_outputs(&err);
     if (code == HH_OK) code = hh_cli_backend(&common, &be, &err);
     if (code == HH_OK && summary_file && run == run_generate)
         code = hh_fail(&err, HH_EINVAL, "eval generate: answers have no place in a --summary");

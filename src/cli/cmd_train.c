@@ -174,6 +174,8 @@ static const hh_command command = {
 
 /* All that a run holds. */
 typedef struct session {
+    int argc; /* the words behind the verb */
+    char **argv;
     const char *student_path;
     const hh_stage *stage;
     hh_comm comm;
@@ -295,12 +297,36 @@ static hh_code choose_options(session *s, hh_error *err) {
     return HH_OK;
 }
 
+/* Refuses options of the command line that this run would not look at. */
+static hh_code check_options(const session *s, hh_error *err) {
+    const bool distill = s->stage == &hh_stage_distill, align = s->stage == &hh_stage_align;
+    const struct {
+        const char *option;
+        bool used;
+        const char *why;
+    } rules[] = {
+        {"teacher", s->stage->needs_teacher, "only align and distill have a teacher"},
+        {"ce-weight", distill, "only distill has a second loss to weigh"},
+        {"answers-only", !align, "align compares attention outputs at every token"},
+        {"answers-only", needles > 0, "it is about needle documents, of which --needles W asks for some"},
+        {"answers-only", distill || background == 0 || background == 1,
+         "here tokens count or do not: W is 0 or 1; distill takes any weight"},
+        {"final-lr", s->o.schedule.cosine, "the rate of this run is constant; --schedule cosine has an end"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (!rules[i].used && hh_options_given(&command, rules[i].option, s->argc, s->argv))
+            return hh_fail(err, HH_EINVAL, "--%s has no effect in --stage %s: %s", rules[i].option, s->stage->name,
+                           rules[i].why);
+    return HH_OK;
+}
+
 /* Words that make no sense, said before anything is opened. */
 static hh_code check_words(session *s, hh_error *err) {
     if (!*stage_name || !*out_dir) return hh_fail(err, HH_EINVAL, "train needs --stage and --out DIR");
     s->stage = hh_stage_find(stage_name);
     HH_ASSERT(s->stage);
     HH_TRY(choose_options(s, err));
+    HH_TRY(check_options(s, err));
     if (has_file(out_dir, "model.safetensors") && !has_file(out_dir, "log.jsonl") && !has_file(out_dir, "state.bin"))
         return hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint that no training run has written; name another",
                        out_dir);
@@ -365,7 +391,7 @@ int hh_cmd_train(int argc, char **argv) {
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
-    session s = {.student_path = words.word[0]};
+    session s = {.argc = argc, .argv = argv, .student_path = words.word[0]};
     hh_code done = train(&s, &err);
     if (s.comm.rank) /* processes fail together, and the first one says why */
         code = done == HH_OK ? 0 : 1;

@@ -201,6 +201,7 @@ static hh_code convert_step(const char *model, const json_t *recipe, const paths
     hh_code code = add_options(&l, json_object_get(recipe, "convert"), "convert", err);
     add_option(&l, "plan", p->plan);
     add_option(&l, "out", p->hybrid);
+    add_option(&l, "force", NULL); /* what an interrupted run has left */
     add_common(&l);
     if (code == HH_OK) code = run_verb(hh_cmd_convert, &l, err);
     release_line(&l);

@@ -121,6 +121,30 @@ static void test_inputs_are_not_overwritten(void **state) {
     assert_non_null(strstr(errors.data, "the teacher itself"));
     assert_int_equal(run("hydrahead convert nano --plan \"$TMP\"/keep.json --out README.md"), 2);
     assert_int_equal(run("hydrahead eval generate nano --file \"$TMP\"/h.json --json \"$TMP\"/h.json"), 2);
+    assert_int_equal(run("hydrahead eval ruler nano --json \"$TMP\"/r --html \"$TMP\"/../$(basename \"$TMP\")/r"), 2);
+    assert_non_null(strstr(errors.data, "--json and --html both name"));
+    assert_int_equal(run("mkdir \"$TMP\"/other && cp models/nano/config.json \"$TMP\"/other && "
+                         "hydrahead convert nano --plan \"$TMP\"/keep.json --out \"$TMP\"/other"),
+                     2);
+    assert_non_null(strstr(errors.data, "--force"));
+    assert_int_equal(run("cmp models/nano/config.json \"$TMP\"/other/config.json"), 0);
+}
+
+/* An option that a stage would not look at is refused. */
+static void test_options_without_effect_are_refused(void **state) {
+    (void)state;
+    static const char *const lines[] = {"extend --teacher nano",
+                                        "extend --ce-weight 1",
+                                        "align --ce-weight 1 --teacher nano",
+                                        "pretrain --teacher nano",
+                                        "align --answers-only 0 --needles 1 --teacher nano",
+                                        "distill --answers-only 0 --teacher nano",
+                                        "extend --answers-only 0.5 --needles 1",
+                                        "extend --final-lr 1e-6"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        int code = run_verb("hydrahead train nano --steps 1 --out \"$TMP\"/x --stage %s", lines[i]);
+        if (code != 2 || !strstr(errors.data, "has no effect in --stage")) fail_msg("%s: %s", lines[i], errors.data);
+    }
 }
 
 /* What is refused leaves nothing behind. */
@@ -158,6 +182,7 @@ int main(void) {
         cmocka_unit_test(test_bad_words_exit_2),
         cmocka_unit_test(test_absent_model_is_named),
         cmocka_unit_test(test_inputs_are_not_overwritten),
+        cmocka_unit_test(test_options_without_effect_are_refused),
         cmocka_unit_test(test_refusals_leave_nothing),
         cmocka_unit_test(test_main_man_page_lists_verbs),
         cmocka_unit_test(test_install),

@@ -207,8 +207,7 @@ static void record_begin(hh_backend *be, const void *owner, uint64_t key) {
     c->hash = 14695981039346656037ull;
     r->lists.used = 0;
     c->mode = r->graph ? HH_CUDA_REPLAY : HH_CUDA_RECORD;
-    if (c->mode == HH_CUDA_RECORD)
-        hh_cuda_end(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal));
+    if (c->mode == HH_CUDA_RECORD) hh_cuda_end(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal));
 }
 
 static void launch_recording(hh_backend *be, hh_cuda_recording *r) {
