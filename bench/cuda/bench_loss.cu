@@ -45,6 +45,9 @@ static void run(hh_backend *be, const char *model, int64_t T, int64_t C, int64_t
         }
     if (!tiles) {
         print_line(model, "kl", T, C, V, 4, bench_time(be, 1, kl));
+        hh_cuda_of(be)->arch -= 10; /* no clusters */
+        print_line(model, "kl-plain-rows", T, C, V, 4, bench_time(be, 1, kl));
+        hh_cuda_of(be)->arch += 10;
         print_line(model, "ce", T, C, V, 3, bench_time(be, 1, ce));
         print_line(model, "nll", T, C, V, 1, bench_time(be, 1, nll));
     }

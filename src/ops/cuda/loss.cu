@@ -4,9 +4,8 @@
  * cache, in which the teacher's live no longer than the pass that turns the student's into their gradient; the two
  * products backward take the whole tile, for dW is read and written once a tile. With a gradient logits have the
  * activations' type; without, they are float32. */
+#include "ops/cuda/loss_rows.h"
 #include "ops/cuda/products.h"
-
-#include <cfloat>
 
 enum { MAX_TILE = 8192 };
 
@@ -31,209 +30,6 @@ typedef struct head {
     int64_t n;          /* rows of the present tile, and which tokens they are */
     int32_t token[MAX_TILE];
 } head;
-
-/* -- rows of logits -- */
-
-/* What the row kernels share: one block a row. */
-typedef struct row_job {
-    const int32_t *token; /* of every row; NULL: first, first + 1, ... */
-    int64_t first;
-    int64_t stride;
-    int64_t V;
-    float *nll, *kl; /* by token, or NULL */
-    int32_t *argmax;
-    const int32_t *target;
-    const float *weight;
-    float scale, ce_scale;
-    int32_t gradient, unused;
-} row_job;
-
-enum { ROW_THREADS = 512, ROW_WARPS = ROW_THREADS / 32, WIDE = 8 };
-
-struct eight {
-    float v[WIDE];
-};
-
-static __device__ __forceinline__ eight load_eight(const float *p) {
-    float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
-    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
-}
-static __device__ __forceinline__ eight load_eight(const hh_bf16 *p) {
-    uint4 u = *(const uint4 *)p;
-    uint32_t w[4] = {u.x, u.y, u.z, u.w};
-    eight e;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        e.v[2 * i] = __uint_as_float(w[i] << 16);
-        e.v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-    }
-    return e;
-}
-static __device__ __forceinline__ void store_eight(float *p, const eight &e) {
-    ((float4 *)p)[0] = make_float4(e.v[0], e.v[1], e.v[2], e.v[3]);
-    ((float4 *)p)[1] = make_float4(e.v[4], e.v[5], e.v[6], e.v[7]);
-}
-static __device__ __forceinline__ void store_eight(hh_bf16 *p, const eight &e) {
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        __nv_bfloat162 b = __floats2bfloat162_rn(e.v[2 * i], e.v[2 * i + 1]);
-        w[i] = *(uint32_t *)&b;
-    }
-    *(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-/* Eight logits from v on; beyond V they are the smallest number, whose exponential is 0. */
-template <typename Z> static __device__ __forceinline__ eight load_logits(const Z *z, int64_t v, int64_t V) {
-    if (v + WIDE <= V) return load_eight(z + v);
-    eight e;
-    for (int i = 0; i < WIDE; i++) e.v[i] = v + i < V ? hh_load(z + v + i) : -FLT_MAX;
-    return e;
-}
-
-template <typename Z> static __device__ __forceinline__ void store_logits(Z *z, int64_t v, int64_t V, const eight &e) {
-    if (v + WIDE <= V) {
-        store_eight(z + v, e);
-        return;
-    }
-    for (int i = 0; i < WIDE && v + i < V; i++) hh_store(z + v + i, e.v[i]);
-}
-
-/* The largest number so far and the sum of exponentials below it. */
-struct soft {
-    float top, sum;
-};
-
-static __device__ __forceinline__ void add_logits(soft *s, const eight &e) {
-    float top = s->top;
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) top = fmaxf(top, e.v[i]);
-    if (top > s->top) {
-        s->sum *= __expf(s->top - top);
-        s->top = top;
-    }
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) s->sum += __expf(e.v[i] - top);
-}
-
-static __device__ __forceinline__ soft merge(soft a, soft b) {
-    float top = fmaxf(a.top, b.top);
-    return {top, a.sum * __expf(a.top - top) + b.sum * __expf(b.top - top)};
-}
-
-static __device__ __forceinline__ soft merge_warp(soft s) {
-    for (int o = 16; o; o >>= 1)
-        s = merge(s, {__shfl_xor_sync(0xffffffffu, s.top, o), __shfl_xor_sync(0xffffffffu, s.sum, o)});
-    return s;
-}
-
-/* log sum exp of the row, the same in all threads. `all` has room for every warp. */
-static __device__ __forceinline__ float merge_block(soft s, soft *all) {
-    s = merge_warp(s);
-    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = s;
-    __syncthreads();
-    s = all[0];
-    for (int i = 1; i < ROW_WARPS; i++) s = merge(s, all[i]);
-    return s.top + logf(s.sum);
-}
-
-static __device__ __forceinline__ int64_t token_of(const row_job &j) {
-    return j.token ? j.token[blockIdx.x] : j.first + blockIdx.x;
-}
-
-/* The first index of the largest logit. */
-struct best {
-    float value;
-    int at;
-};
-
-static __device__ __forceinline__ best better(best a, best b) {
-    return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
-}
-
-static __device__ __forceinline__ int best_of_block(best b, best *all) {
-    for (int o = 16; o; o >>= 1)
-        b = better(b, {__shfl_xor_sync(0xffffffffu, b.value, o), __shfl_xor_sync(0xffffffffu, b.at, o)});
-    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = b;
-    __syncthreads();
-    b = all[0];
-    for (int i = 1; i < ROW_WARPS; i++) b = better(b, all[i]);
-    return b.at;
-}
-
-/* A block owns a row of z: F1, and with `gradient` B1 over it. Bound by memory: a row is read twice, the second time
- * from the L2 cache. */
-template <typename Z> static __global__ void __launch_bounds__(ROW_THREADS) ce_head_rows_kernel(Z *logits, row_job j) {
-    __shared__ soft sums[ROW_WARPS];
-    __shared__ best bests[ROW_WARPS];
-    Z *z = logits + blockIdx.x * j.stride;
-    int64_t t = token_of(j);
-    int target = j.target ? j.target[t] : -1;
-    float z_target = target >= 0 ? hh_load(z + target) : 0;
-    soft s = {-FLT_MAX, 0};
-    best b = {-INFINITY, 0x7fffffff};
-    for (int64_t v = threadIdx.x * WIDE; v < j.V; v += ROW_THREADS * WIDE) {
-        eight e = load_logits(z, v, j.V);
-        if (j.argmax)
-#pragma unroll
-            for (int i = 0; i < WIDE; i++)
-                if (e.v[i] > b.value && v + i < j.V) b = {e.v[i], (int)v + i};
-        if (j.nll || j.gradient) add_logits(&s, e);
-    }
-    if (j.argmax) {
-        int at = best_of_block(b, bests);
-        if (!threadIdx.x) j.argmax[t] = at < j.V ? at : 0;
-    }
-    if (!j.nll && !j.gradient) return;
-    float lse = merge_block(s, sums);
-    if (!threadIdx.x && j.nll) j.nll[t] = target >= 0 ? lse - z_target : 0;
-    if (!j.gradient) return;
-    for (int64_t v = threadIdx.x * WIDE; v < j.V; v += ROW_THREADS * WIDE) {
-        eight e = load_logits(z, v, j.V);
-#pragma unroll
-        for (int i = 0; i < WIDE; i++) e.v[i] = j.scale * (__expf(e.v[i] - lse) - (v + i == target ? 1.0f : 0.0f));
-        store_logits(z, v, j.V, e);
-    }
-}
-
-/* A block owns a row of z and of zt: F1, F2, and with `gradient` B2 over z. Bound by memory and, nearly as much, by
- * exponentials. */
-template <typename Z>
-static __global__ void __launch_bounds__(ROW_THREADS) kl_head_rows_kernel(Z *logits, const Z *teacher, row_job j) {
-    __shared__ soft sums[2][ROW_WARPS];
-    __shared__ float partial[ROW_WARPS];
-    Z *z = logits + blockIdx.x * j.stride;
-    const Z *zt = teacher + blockIdx.x * j.stride;
-    int64_t t = token_of(j);
-    int target = j.target ? j.target[t] : -1;
-    float weight = j.weight ? j.weight[t] : 1, z_target = target >= 0 ? hh_load(z + target) : 0;
-    float kl_scale = j.scale * weight, ce_scale = target >= 0 ? j.ce_scale : 0, both = kl_scale + ce_scale;
-    soft s = {-FLT_MAX, 0}, st = {-FLT_MAX, 0};
-    for (int64_t v = threadIdx.x * WIDE; v < j.V; v += ROW_THREADS * WIDE) {
-        add_logits(&s, load_logits((const Z *)z, v, j.V));
-        add_logits(&st, load_logits(zt, v, j.V));
-    }
-    float lse = merge_block(s, sums[0]), lse_t = merge_block(st, sums[1]), kl = 0;
-    if (!threadIdx.x && j.nll) j.nll[t] = target >= 0 ? lse - z_target : 0;
-    for (int64_t v = threadIdx.x * WIDE; v < j.V; v += ROW_THREADS * WIDE) {
-        eight e = load_logits((const Z *)z, v, j.V), et = load_logits(zt, v, j.V);
-#pragma unroll
-        for (int i = 0; i < WIDE; i++) {
-            if (v + i >= j.V) break;
-            float log_p = e.v[i] - lse, log_pt = et.v[i] - lse_t, pt = __expf(log_pt);
-            kl += pt * (log_pt - log_p);
-            e.v[i] = both * __expf(log_p) - kl_scale * pt - (v + i == target ? ce_scale : 0.0f);
-        }
-        if (j.gradient) store_logits(z, v, j.V, e);
-    }
-    kl = hh_warp_sum(kl);
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = kl;
-    __syncthreads();
-    if (threadIdx.x || !j.kl) return;
-    kl = partial[0];
-    for (int i = 1; i < ROW_WARPS; i++) kl += partial[i];
-    j.kl[t] = weight * kl;
-}
 
 /* -- tokens that take no part, and rows of a tile -- */
 
@@ -309,7 +105,7 @@ static hh_tensor tile_of(head *h, hh_tensor t, const int32_t *token) {
 /* Logits of rows [lo, hi) of the tile, and what becomes of them. */
 static void run_part(head *h, hh_tensor z, hh_tensor zt, hh_tensor x, hh_tensor xt, const int32_t *token, int64_t lo) {
     hh_backend *be = h->be;
-    row_job j;
+    hh_loss_row_job j;
     memset(&j, 0, sizeof j);
     j.token = token ? token + lo : NULL;
     j.first = h->token[0] + lo;
@@ -323,17 +119,9 @@ static void run_part(head *h, hh_tensor z, hh_tensor zt, hh_tensor x, hh_tensor 
     j.scale = (float)h->scale;
     j.ce_scale = (float)(h->scale * h->ce_weight);
     j.gradient = h->gradient;
-    dim3 grid((unsigned)z.dim[0]), block(ROW_THREADS);
     hh_cuda_linear_fwd(be, z, x, &h->w, false);
-    if (!h->teacher) {
-        HH_CUDA_BY_TYPE(h->logits, Z,
-                        hh_cuda_launch(be, "ce_head", ce_head_rows_kernel<Z>, grid, block, 0, (Z *)z.data, j));
-        return;
-    }
-    hh_cuda_linear_fwd(be, zt, xt, &h->wt, false);
-    HH_CUDA_BY_TYPE(
-        h->logits, Z,
-        hh_cuda_launch(be, "kl_head", kl_head_rows_kernel<Z>, grid, block, 0, (Z *)z.data, (const Z *)zt.data, j));
+    if (h->teacher) hh_cuda_linear_fwd(be, zt, xt, &h->wt, false);
+    hh_cuda_loss_rows(be, z, zt, &j);
 }
 
 /* B3 of the tile. */
