@@ -37,6 +37,7 @@ static int64_t count_processes(void) {
 static void load(void) {
     env.check_nan = is(read_variable("HYDRAHEAD_CHECK"), "nan");
     env.check_cuda = is(read_variable("HYDRAHEAD_CHECK"), "cuda");
+    env.device = read_variable("HYDRAHEAD_DEVICE");
     env.isa = read_variable("HYDRAHEAD_ISA");
     env.models = read_variable("HYDRAHEAD_MODELS");
     int64_t n = parse_count(read_variable("HYDRAHEAD_FAIL_ALLOC"));

@@ -2,6 +2,7 @@
  *
  *   HYDRAHEAD_CHECK=nan          what the model computes is looked through for NaN and infinities, op by op
  *   HYDRAHEAD_CHECK=cuda         the GPU is waited for after every operation, so that a fault names the one that made it
+ *   HYDRAHEAD_DEVICE=NAME        where to compute when --device does not say: "cpu", "cuda", "cuda:N"
  *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512" instead of the best this processor has
  *   HYDRAHEAD_MODELS=DIR         where the shipped model's directory, nano/, is
  *   HYDRAHEAD_FAIL_ALLOC=N       builds with HOSTILE=1 only: the Nth allocation that may fail does, and every later one
@@ -19,6 +20,7 @@
 
 typedef struct hh_env {
     bool check_nan, check_cuda;
+    const char *device; /* NULL: not said */
     const char *isa;    /* NULL: the best there is */
     const char *models; /* NULL: not said */
     int64_t fail_alloc; /* 0: never */

@@ -30,9 +30,13 @@ static void *or_die(void *p, size_t bytes) {
     abort();
 }
 
+void *hh_alloc_unguarded(size_t bytes) {
+    return or_die(calloc(1, bytes ? bytes : 1), bytes);
+}
+
 void *hh_alloc(size_t bytes) {
     check_guard();
-    return or_die(calloc(1, bytes ? bytes : 1), bytes);
+    return hh_alloc_unguarded(bytes);
 }
 
 void *hh_realloc(void *old, size_t bytes) {

@@ -24,6 +24,9 @@ void hh_free(void *p);                                     /* NULL is accepted *
 char *hh_strdup(const char *s);                            /* owned by the caller */
 char *hh_sprintf(const char *format, ...) HH_PRINTF(1, 2); /* owned by the caller */
 
+/* The same also under the guard: for what a backend remembers of shapes that it meets for the first time. */
+void *hh_alloc_unguarded(size_t bytes);
+
 /* For sizes that a file or a user controls: HH_ENOMEM instead of an abort. Zeroed. `what` names it in the sentence. */
 hh_code hh_alloc_checked(void **out, size_t count, size_t size, const char *what, hh_error *err);
 

@@ -16,8 +16,7 @@
 #define HH_CLI_CLI_H
 
 #include "base/options.h"
-
-typedef struct hh_backend hh_backend;
+#include "tensor/backend.h"
 
 #define HH_VERSION "0.1.0"
 
@@ -28,7 +27,8 @@ typedef int hh_verb_fn(int argc, char **argv);
 #undef HH_VERB
 
 typedef struct hh_cli_common {
-    int64_t threads; /* 0: all processors */
+    const char *device; /* NULL: HYDRAHEAD_DEVICE's, or the CPU */
+    int64_t threads;    /* 0: all processors */
     const char *dtype;
     int64_t seed;
     bool quiet;
@@ -39,18 +39,23 @@ typedef struct hh_cli_common {
 
 /* Entries of an option table for `static hh_cli_common c`. */
 #define HH_CLI_COMMON_OPTIONS(c)                                                                                       \
-    {.name = "threads",                                                                                                \
-     .letter = 't',                                                                                                    \
-     .kind = HH_OPTION_INT,                                                                                            \
-     .value = &(c).threads,                                                                                            \
-     .argument = "N",                                                                                                  \
-     .max = 4096,                                                                                                      \
-     .help = "CPU threads; 0 is all processors"},                                                                      \
+    {.name = "device",                                                                                                 \
+     .kind = HH_OPTION_STRING,                                                                                         \
+     .value = &(c).device,                                                                                             \
+     .argument = "NAME",                                                                                               \
+     .help = "where to compute: cpu, cuda, or cuda:N for GPU number N; HYDRAHEAD_DEVICE is the default's name"},       \
+        {.name = "threads",                                                                                            \
+         .letter = 't',                                                                                                \
+         .kind = HH_OPTION_INT,                                                                                        \
+         .value = &(c).threads,                                                                                        \
+         .argument = "N",                                                                                              \
+         .max = 4096,                                                                                                  \
+         .help = "CPU threads; 0 is all processors"},                                                                  \
         {.name = "dtype",                                                                                              \
          .kind = HH_OPTION_CHOICE,                                                                                     \
          .value = &(c).dtype,                                                                                          \
          .choices = "auto|f32",                                                                                        \
-         .help = "precision of matrix products: auto uses bfloat16 operands where the processor is faster at it"},     \
+         .help = "precision: auto uses bfloat16 on a GPU, and in the CPU's matrix products where that is faster"},     \
         {.name = "seed",                                                                                               \
          .kind = HH_OPTION_INT,                                                                                        \
          .value = &(c).seed,                                                                                           \
@@ -79,6 +84,10 @@ hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err);
  * shows progress; unless --threads says otherwise, processes that may run on the same processors share them. */
 typedef struct hh_comm hh_comm;
 hh_code hh_cli_comm(hh_cli_common *c, hh_comm *out, hh_error *err);
+
+/* The words of --kv, the type of a KV cache: auto is that of the activations. */
+#define HH_CLI_KV_CHOICES "auto|f32|bf16"
+hh_dtype hh_cli_kv_dtype(const char *word, const hh_backend *be);
 
 /* Flushes stdout; exit code 0, or 1 with a sentence when what was printed could not be written (a full disk). */
 int hh_cli_done(void);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static const char *contexts = "512,2048,8128", *kv = "f32";
+static const char *contexts = "512,2048,8128", *kv = "auto";
 static int64_t chunk = 512, decode = 32;
 static bool json;
 
@@ -32,7 +32,11 @@ static const hh_option options[] = {
      .min = 1,
      .max = 1e6,
      .help = "tokens of one prefill pass"},
-    {.name = "kv", .kind = HH_OPTION_CHOICE, .value = &kv, .choices = "f32|bf16", .help = "type of the KV cache"},
+    {.name = "kv",
+     .kind = HH_OPTION_CHOICE,
+     .value = &kv,
+     .choices = HH_CLI_KV_CHOICES,
+     .help = "type of the KV cache: auto is that of the activations"},
     HH_CLI_JSON_OPTION(json),
     HH_CLI_COMMON_OPTIONS(common),
     {0},
@@ -101,8 +105,7 @@ static hh_code work(const char *path, hh_error *err) {
         if (list[i] > longest) longest = list[i];
     }
     HH_TRY_GOTO(code, hh_cli_opened_open(&o, &common, path, false, err), done);
-    const hh_session_options so = {
-        .context = longest + decode, .chunk = chunk, .kv_dtype = strcmp(kv, "bf16") ? HH_DTYPE_F32 : HH_DTYPE_BF16};
+    const hh_session_options so = {.context = longest + decode, .chunk = chunk, .kv_dtype = hh_cli_kv_dtype(kv, o.be)};
     HH_TRY_GOTO(code, hh_session_new(&s, o.m, &so, err), done);
     ids = hh_alloc((size_t)longest * sizeof *ids);
     for (int64_t i = 0; i < longest; i++) ids[i] = (int32_t)((i * 7919 + 100) % o.m->config.vocab);

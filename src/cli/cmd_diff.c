@@ -2,6 +2,7 @@
 #include "base/filemap.h"
 #include "cli/idlist.h"
 #include "cli/opened.h"
+#include "tensor/mirror.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -62,6 +63,7 @@ static const hh_command command = {
 
 /* What one model computed. */
 typedef struct record {
+    hh_backend *be;
     int64_t n_layers, n, width, vocab;
     hh_real *stream; /* [L, n, C] */
     hh_real *logits; /* [n, V] */
@@ -70,28 +72,46 @@ typedef struct record {
 static void keep(void *context, hh_point point, int64_t layer, hh_tensor t) {
     record *r = context;
     if (point != HH_POINT_BLOCK_OUTPUT) return;
-    for (int64_t i = 0; i < r->n; i++)
-        memcpy(r->stream + (layer * r->n + i) * r->width, hh_row(t, i), (size_t)r->width * sizeof(hh_real));
+    hh_tensor_to_host(r->be, r->stream + layer * r->n * r->width, t);
+}
+
+/* Room for the logits of so many tokens where the model computes. */
+enum { TILE = 64 };
+
+static hh_code run_model(record *r, const hh_model *m, const hh_ids *ids, hh_run *run, hh_tensor tile, hh_error *err) {
+    const hh_span span = {.hi = r->n};
+    const hh_batch batch = {.n_tokens = r->n, .n_spans = 1, .ids = ids->data, .span = &span};
+    hh_tensor final;
+    hh_run_set_tap(run, (hh_tap){.call = keep, .context = r});
+    HH_TRY(hh_forward(run, &batch, &final, err));
+    for (int64_t lo = 0; lo < r->n; lo += TILE) {
+        int64_t n = r->n - lo < TILE ? r->n - lo : TILE;
+        hh_logits(run, hh_tensor_rows(final, lo, lo + n), NULL, n, hh_tensor_rows(tile, 0, n));
+        hh_tensor_to_host(m->be, r->logits + lo * r->vocab, hh_tensor_rows(tile, 0, n));
+    }
+    return m->be->sync(m->be, err);
 }
 
 static hh_code take(record *r, const hh_model *m, const hh_ids *ids, hh_error *err) {
     const hh_config *c = &m->config;
-    *r = (record){.n_layers = c->n_layers, .n = ids->len, .width = c->width, .vocab = c->vocab};
+    *r = (record){.be = m->be, .n_layers = c->n_layers, .n = ids->len, .width = c->width, .vocab = c->vocab};
     void *stream, *logits;
     HH_TRY(hh_alloc_checked(&stream, (size_t)(r->n_layers * r->n), (size_t)r->width * sizeof(hh_real),
                             "the streams of all layers", err));
     r->stream = stream;
     HH_TRY(hh_alloc_checked(&logits, (size_t)r->n, (size_t)r->vocab * sizeof(hh_real), "logits", err));
     r->logits = logits;
-    hh_run *run;
-    HH_TRY(hh_run_new(&run, m, r->n, 1, HH_RUN_INFERENCE, err));
-    hh_run_set_tap(run, (hh_tap){.call = keep, .context = r});
-    const hh_span span = {.hi = r->n};
-    const hh_batch batch = {.n_tokens = r->n, .n_spans = 1, .ids = ids->data, .span = &span};
-    hh_tensor final;
-    hh_code code = hh_forward(run, &batch, &final, err);
-    if (code == HH_OK) hh_logits(run, final, NULL, r->n, hh_tensor_2d(r->logits, HH_DTYPE_REAL, r->n, r->vocab));
+    hh_run *run = NULL;
+    hh_arena arena = {0};
+    size_t bytes = TILE * (size_t)r->vocab * sizeof(hh_real) + HH_ARENA_ALIGN;
+    hh_code code = m->be->arena_init(m->be, &arena, "logits", bytes, err);
+    if (code == HH_OK) code = hh_run_new(&run, m, r->n, 1, HH_RUN_INFERENCE, err);
+    if (code == HH_OK) {
+        hh_tensor tile = hh_tensor_place_2d(&arena, HH_DTYPE_REAL, TILE, r->vocab);
+        code = run_model(r, m, ids, run, tile, err);
+    }
     hh_run_free(run);
+    if (arena.base) m->be->arena_release(m->be, &arena);
     return code;
 }
 

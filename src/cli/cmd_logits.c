@@ -4,6 +4,7 @@
 #include "cli/idlist.h"
 #include "format/npy.h"
 #include "model/forward.h"
+#include "tensor/mirror.h"
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *ids_text, *out_path;
@@ -47,7 +48,7 @@ static const hh_command command = {
 
 /* All chunks one after another through one cache. */
 static hh_code write_logits(const hh_model *m, hh_run *run, hh_cache *cache, const hh_ids *ids, hh_tensor logits,
-                            hh_file_writer *w, hh_error *err) {
+                            hh_mirror *mirror, hh_file_writer *w, hh_error *err) {
     hh_progress p;
     hh_progress_begin(&p, "logits", "tokens", (double)ids->len);
     for (int64_t lo = 0; lo < ids->len; lo += chunk) {
@@ -58,8 +59,9 @@ static hh_code write_logits(const hh_model *m, hh_run *run, hh_cache *cache, con
         hh_tensor final, y = hh_tensor_rows(logits, 0, n);
         HH_TRY(hh_forward(run, &batch, &final, err));
         hh_logits(run, final, NULL, n, y);
+        const hh_real *x = hh_mirror_read(mirror, y);
         HH_TRY(m->be->sync(m->be, err));
-        HH_TRY(hh_npy_add(w, y.data, hh_tensor_count(y), err));
+        HH_TRY(hh_npy_add(w, x, hh_tensor_count(y), err));
         hh_progress_update(&p, (double)(lo + n), NULL);
     }
     hh_progress_end(&p);
@@ -72,6 +74,7 @@ static hh_code work(const char *path, hh_error *err) {
     hh_run *run = NULL;
     hh_cache *cache = NULL;
     hh_arena arena = {0};
+    hh_mirror mirror = {0};
     hh_file_writer *w = NULL;
     hh_ids ids = {0};
     hh_code code;
@@ -80,18 +83,21 @@ static hh_code work(const char *path, hh_error *err) {
     HH_TRY_GOTO(code, hh_cli_read_ids(&ids, ids_text, m->config.vocab, err), done);
     if (chunk > ids.len) chunk = ids.len;
     HH_TRY_GOTO(code, hh_run_new(&run, m, chunk, 1, HH_RUN_INFERENCE, err), done);
-    HH_TRY_GOTO(code, hh_cache_new(&cache, m, ids.len, HH_DTYPE_F32, err), done);
-    HH_TRY_GOTO(code, hh_arena_init(&arena, "logits", (size_t)(chunk * m->config.vocab) * sizeof(hh_real), err), done);
+    HH_TRY_GOTO(code, hh_cache_new(&cache, m, ids.len, be->activation, err), done);
+    size_t bytes = (size_t)(chunk * m->config.vocab) * sizeof(hh_real) + HH_ARENA_ALIGN;
+    HH_TRY_GOTO(code, be->arena_init(be, &arena, "logits", bytes, err), done);
+    mirror = hh_mirror_of(be);
     hh_tensor logits = hh_tensor_place_2d(&arena, HH_DTYPE_REAL, chunk, m->config.vocab);
     const int64_t shape[] = {ids.len, m->config.vocab};
     HH_TRY_GOTO(code, hh_npy_begin(&w, out_path, 2, shape, err), done);
-    HH_TRY_GOTO(code, write_logits(m, run, cache, &ids, logits, w, err), done);
+    HH_TRY_GOTO(code, write_logits(m, run, cache, &ids, logits, &mirror, w, err), done);
     code = hh_file_writer_commit(w, err);
     w = NULL;
 done:
     hh_file_writer_abandon(w);
     hh_ids_release(&ids);
-    hh_arena_release(&arena);
+    hh_mirror_release(&mirror);
+    if (arena.base) be->arena_release(be, &arena);
     hh_run_free(run);
     hh_cache_free(cache, be);
     hh_model_close(m);

@@ -8,7 +8,7 @@
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static int64_t ctx = 4096, batch = 1, chunk = 512;
-static const char *kv = "f32";
+static const char *kv = "auto";
 static bool train, json;
 
 static const hh_option options[] = {
@@ -35,7 +35,11 @@ static const hh_option options[] = {
      .min = 1,
      .max = 1e6,
      .help = "tokens of one prefill pass"},
-    {.name = "kv", .kind = HH_OPTION_CHOICE, .value = &kv, .choices = "f32|bf16", .help = "type of the KV cache"},
+    {.name = "kv",
+     .kind = HH_OPTION_CHOICE,
+     .value = &kv,
+     .choices = HH_CLI_KV_CHOICES,
+     .help = "type of the KV cache: auto is that of the activations"},
     {.name = "train",
      .kind = HH_OPTION_FLAG,
      .value = &train,
@@ -77,54 +81,56 @@ static void add(table *t, const char *key, const char *what, double bytes) {
     if (bytes > 0) t->row[t->n++] = (row){.key = key, .what = what, .bytes = bytes};
 }
 
-static void plan_inference(table *t, const hh_config *c) {
-    const hh_dtype type = strcmp(kv, "bf16") ? HH_DTYPE_F32 : HH_DTYPE_BF16;
+static void plan_inference(table *t, const hh_config *c, const hh_backend *be) {
+    const hh_dtype type = hh_cli_kv_dtype(kv, be);
     const hh_session_options o = {.context = ctx, .chunk = chunk, .kv_dtype = type};
     const double cache = (double)hh_cache_bytes(c, ctx, type), fixed = (double)hh_cache_bytes(c, 0, type);
     add(t, "kv_cache", "KV cache of the kept heads", (double)batch * (cache - fixed));
     add(t, "states", "states of the linear heads", (double)batch * fixed);
-    add(t, "activations", "activations of one pass", (double)batch * ((double)hh_session_bytes(c, &o) - cache));
+    add(t, "activations", "activations of one pass",
+        (double)batch * ((double)hh_session_bytes(c, be->activation, &o) - cache));
 }
 
-static void plan_training(table *t, const hh_config *c, double weights) {
+static void plan_training(table *t, const hh_config *c, const hh_backend *be, double weights) {
     add(t, "gradients", "gradients", weights);
     add(t, "moments", "moments of AdamW", 2 * weights);
-    add(t, "activations", "activations of all layers", (double)hh_run_bytes(c, ctx * batch, batch, HH_RUN_TRAINING));
+    add(t, "activations", "activations of all layers",
+        (double)hh_run_bytes(c, be->activation, ctx * batch, batch, HH_RUN_TRAINING));
 }
 
-static hh_code make(table *t, const char *path, hh_error *err) {
-    hh_backend *be = NULL;
-    hh_tokenizer *tokenizer = NULL;
-    hh_config *c = hh_alloc(sizeof *c);
-    size_t arena, mapped;
-    hh_code code = hh_cli_backend(&common, &be, err);
-    if (code == HH_OK)
-        code = hh_model_measure(path, be, train ? HH_LOAD_REAL : HH_LOAD_STORED, c, &arena, &mapped, err);
-    if (code == HH_OK) {
-        hh_error none = {0};
-        if (hh_cli_tokenizer(&tokenizer, path, &none) != HH_OK) tokenizer = NULL; /* ids alone need none */
-        add(t, "program", "program, libraries and tokenizer, as now", (double)hh_cli_resident_bytes());
-        add(t, "weights", "weights in memory of their own", (double)arena);
-        add(t, "mapped", "weights used from the file", (double)mapped);
-        if (train) {
-            plan_training(t, c, (double)arena);
-        } else {
-            plan_inference(t, c);
-        }
-        add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
-        add(t, "scratch", "scratch of the operations",
-            (double)be->n_threads * HH_THREAD_SCRATCH_BYTES + (train ? (double)HH_SCRATCH_BYTES : 0));
+/* What the program takes beside the model: on a GPU nothing of it is the host's. */
+static void plan_rest(table *t, const hh_backend *be) {
+    if (be->reserved) {
+        add(t, "scratch", "scratch, workspace and lists of the operations", (double)be->reserved);
+        return;
     }
-    hh_tokenizer_close(tokenizer);
-    hh_backend_close(be);
-    hh_free(c);
-    return code;
+    add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
+    add(t, "scratch", "scratch of the operations",
+        (double)be->n_threads * HH_THREAD_SCRATCH_BYTES + (train ? (double)HH_SCRATCH_BYTES : 0));
+}
+
+static double total_of(const table *t) {
+    double total = 0;
+    for (int i = 0; i < t->n; i++) total += t->row[i].bytes;
+    return total;
+}
+
+/* HH_ENOMEM when the table asks for more than there is. */
+static hh_code check_fit(const table *t, hh_backend *be, const char *path, hh_error *err) {
+    size_t free_bytes = 0, all = 0;
+    if (be->memory) be->memory(be, &free_bytes, &all);
+    const double needed = total_of(t), there = (double)(free_bytes + be->reserved);
+    if (!all || needed <= there) return HH_OK;
+    return hh_fail(
+        err, HH_ENOMEM,
+        "%s needs %.2f GiB where %.2f of %.2f GiB are free; a shorter --ctx, a smaller --batch or --chunk, or "
+        "--kv bf16 takes less",
+        path, needed / (1 << 30), there / (1 << 30), (double)all / (1 << 30));
 }
 
 static void print_table(const table *t, const char *path) {
-    double total = 0;
+    const double total = total_of(t);
     char text[32];
-    for (int i = 0; i < t->n; i++) total += t->row[i].bytes;
     if (json) {
         json_t *o = json_pack("{s:s, s:I, s:I}", "model", path, "context", (json_int_t)ctx, "batch", (json_int_t)batch);
         for (int i = 0; i < t->n; i++) json_object_set_new(o, t->row[i].key, json_integer((json_int_t)t->row[i].bytes));
@@ -144,13 +150,43 @@ static void print_table(const table *t, const char *path) {
     printf("  %-42s %10s\n", "all", text);
 }
 
+static hh_code make(table *t, const char *path, hh_error *err) {
+    hh_backend *be = NULL;
+    hh_tokenizer *tokenizer = NULL;
+    hh_config *c = hh_alloc(sizeof *c);
+    size_t arena, mapped;
+    hh_code code = hh_cli_backend(&common, &be, err);
+    if (code == HH_OK)
+        code = hh_model_measure(path, be, train ? HH_LOAD_REAL : HH_LOAD_STORED, c, &arena, &mapped, err);
+    if (code == HH_OK) {
+        hh_error none = {0};
+        if (hh_cli_tokenizer(&tokenizer, path, &none) != HH_OK) tokenizer = NULL; /* ids alone need none */
+        if (be->host_memory)
+            add(t, "program", "program, libraries and tokenizer, as now", (double)hh_cli_resident_bytes());
+        add(t, "weights", "weights in memory of their own", (double)arena);
+        add(t, "mapped", "weights used from the file", (double)mapped);
+        if (train) {
+            plan_training(t, c, be, (double)arena);
+        } else {
+            plan_inference(t, c, be);
+        }
+        plan_rest(t, be);
+        print_table(t, path);
+        code = check_fit(t, be, path, err);
+    }
+    hh_tokenizer_close(tokenizer);
+    hh_backend_close(be);
+    hh_free(c);
+    return code;
+}
+
 int hh_cmd_plan(int argc, char **argv) {
     hh_words words;
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
     table t = {0};
-    if (make(&t, words.word[0], &err) == HH_OK) print_table(&t, words.word[0]);
+    make(&t, words.word[0], &err);
     hh_words_release(&words);
     return err.code == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
 }

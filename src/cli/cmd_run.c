@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static const char *file, *kv = "f32", *system_text;
+static const char *file, *kv = "auto", *system_text;
 static bool chat, special;
 static int64_t max_new = 256, top_k, context, chunk = 512;
 static double temperature, top_p = 1, min_p;
@@ -90,7 +90,11 @@ static const hh_option options[] = {
      .min = 1,
      .max = 1e6,
      .help = "tokens of one prefill pass"},
-    {.name = "kv", .kind = HH_OPTION_CHOICE, .value = &kv, .choices = "f32|bf16", .help = "type of the KV cache"},
+    {.name = "kv",
+     .kind = HH_OPTION_CHOICE,
+     .value = &kv,
+     .choices = HH_CLI_KV_CHOICES,
+     .help = "type of the KV cache: auto is that of the activations"},
     HH_CLI_COMMON_OPTIONS(common),
     {0},
 };
@@ -232,8 +236,7 @@ static hh_code read_prompt(hh_buf *out, const char *word, hh_error *err) {
 }
 
 static hh_code new_session(hh_session **out, const hh_cli_opened *o, int64_t tokens, hh_error *err) {
-    const hh_session_options so = {
-        .context = tokens, .chunk = chunk, .kv_dtype = strcmp(kv, "bf16") ? HH_DTYPE_F32 : HH_DTYPE_BF16};
+    const hh_session_options so = {.context = tokens, .chunk = chunk, .kv_dtype = hh_cli_kv_dtype(kv, o->be)};
     return hh_session_new(out, o->m, &so, err);
 }
 

@@ -2,6 +2,7 @@
 #include "base/progress.h"
 #include "convert/migrate.h"
 #include "model/forward.h"
+#include "tensor/mirror.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,21 +10,21 @@
 #define BATCH_TOKENS 2048
 
 typedef struct sums {
-    int64_t n_heads;
+    hh_backend *be;
+    int64_t n_heads, head_dim;
+    hh_tensor one;  /* [H] of a layer and batch, where the model lives */
+    hh_real *host;  /* [H] the same */
     double *square; /* [L*H] sum over tokens of the mean square of a head's output */
 } sums;
 
+/* A dense layer's heads stand in their original order. */
 static void add_squares(void *context, hh_point point, int64_t layer, hh_tensor t) {
     sums *s = context;
     if (point != HH_POINT_HEAD_OUTPUT) return;
-    int64_t d = t.dim[2];
-    for (int64_t r = 0; r < t.dim[0]; r++)
-        for (int64_t h = 0; h < s->n_heads; h++) { /* a dense layer's heads stand in their original order */
-            const hh_real *o = hh_row(t, r) + h * d;
-            double square = 0;
-            for (int64_t i = 0; i < d; i++) square += (double)o[i] * (double)o[i];
-            s->square[layer * s->n_heads + h] += square / (double)d;
-        }
+    s->be->ops->head_dot(s->be, s->one, t, t, HH_NONE);
+    hh_tensor_to_host(s->be, s->host, s->one);
+    for (int64_t h = 0; h < s->n_heads; h++)
+        s->square[layer * s->n_heads + h] += (double)s->host[h] / (double)s->head_dim;
 }
 
 static hh_code run_text(hh_run *r, const int32_t *ids, int64_t n, int64_t length, int64_t max_spans, hh_error *err) {
@@ -54,13 +55,26 @@ hh_code hh_calibrate_gamma(const hh_model *teacher, const int32_t *ids, int64_t 
     if (n < 1 || length < 1) return hh_fail(err, HH_EINVAL, "the calibration text is empty");
     if (length > n) length = n;
     int64_t max_spans = length < BATCH_TOKENS ? BATCH_TOKENS / length : 1, heads = c->n_layers * c->n_heads;
-    hh_run *r;
-    HH_TRY(hh_run_new(&r, teacher, max_spans * length, max_spans, HH_RUN_INFERENCE, err));
-    sums s = {c->n_heads, gamma};
-    for (int64_t i = 0; i < heads; i++) gamma[i] = 0;
-    hh_run_set_tap(r, (hh_tap){add_squares, &s});
-    hh_code code = run_text(r, ids, n, length, max_spans, err);
+    hh_run *r = NULL;
+    hh_arena arena = {0};
+    hh_backend *be = teacher->be;
+    hh_code code = be->arena_init(be, &arena, "run", (size_t)c->n_heads * sizeof(hh_real) + HH_ARENA_ALIGN, err);
+    if (code == HH_OK) code = hh_run_new(&r, teacher, max_spans * length, max_spans, HH_RUN_INFERENCE, err);
+    if (code == HH_OK) {
+        sums s = {be,
+                  c->n_heads,
+                  c->head_dim,
+                  hh_tensor_place_1d(&arena, HH_DTYPE_REAL, c->n_heads),
+                  hh_alloc((size_t)c->n_heads * sizeof(hh_real)),
+                  gamma};
+        for (int64_t i = 0; i < heads; i++) gamma[i] = 0;
+        hh_run_set_tap(r, (hh_tap){add_squares, &s});
+        code = run_text(r, ids, n, length, max_spans, err);
+        if (code == HH_OK) code = be->sync(be, err);
+        hh_free(s.host);
+    }
     hh_run_free(r);
+    if (arena.base) be->arena_release(be, &arena);
     for (int64_t i = 0; i < heads && code == HH_OK; i++) {
         gamma[i] = sqrt(gamma[i] / (double)n);
         if (!isfinite(gamma[i]))

@@ -3,6 +3,7 @@
 #include "convert/migrate.h"
 
 #include "base/rng.h"
+#include "tensor/mirror.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -54,6 +55,8 @@ typedef struct migration {
     hh_model *model;
     const hh_hybrid_options *o;
     const double *gamma; /* [L*H] or NULL */
+    hh_mirror from, to;
+    hh_real *x; /* the parameter being filled, through `to` */
 } migration;
 
 /* Rows [at, at + n) of a tensor of any type, to out. */
@@ -63,7 +66,8 @@ static void read_rows(hh_tensor t, int64_t at, int64_t n, hh_real *out) {
     hh_dequantise(t.dtype, (const char *)t.data + hh_dtype_bytes(t.dtype, at * cols), n * cols, out);
 }
 
-static hh_tensor find_teacher(const migration *m, int64_t layer, const char *suffix) {
+/* A parameter of the teacher, readable until the next is found. */
+static hh_tensor find_teacher(migration *m, int64_t layer, const char *suffix) {
     char name[160];
     if (layer < 0)
         snprintf(name, sizeof name, "%s", suffix);
@@ -71,26 +75,28 @@ static hh_tensor find_teacher(const migration *m, int64_t layer, const char *suf
         snprintf(name, sizeof name, "model.layers.%d.%s", (int)layer, suffix);
     const hh_param *p = hh_param_find(m->teacher->param, m->teacher->n_params, name);
     HH_ASSERT(p && p->slot->data);
-    return *p->slot;
+    hh_tensor t = *p->slot;
+    t.data = (void *)hh_mirror_read(&m->from, t);
+    return t;
 }
 
-static void copy_whole(const migration *m, const hh_param *p, const char *suffix) {
+static void copy_whole(migration *m, const hh_param *p, const char *suffix) {
     hh_tensor from = find_teacher(m, p->layer, suffix);
     HH_ASSERT(hh_tensor_count(from) == hh_tensor_count(*p->slot));
     if (from.rank == 1)
-        hh_dequantise(from.dtype, from.data, from.dim[0], p->slot->data);
+        hh_dequantise(from.dtype, from.data, from.dim[0], m->x);
     else
-        read_rows(from, 0, from.dim[0], p->slot->data);
+        read_rows(from, 0, from.dim[0], m->x);
 }
 
 /* W_O: the teacher's columns, block by block in the order in which heads stand in memory. */
-static void copy_output(const migration *m, const hh_param *p, const hh_layer *l) {
+static void copy_output(migration *m, const hh_param *p, const hh_layer *l) {
     hh_tensor from = find_teacher(m, p->layer, "self_attn.o_proj.weight");
     int64_t d = m->model->config.head_dim, h = m->model->config.n_heads;
     hh_real *row = hh_alloc((size_t)(h * d) * sizeof *row);
     for (int64_t r = 0; r < from.dim[0]; r++) {
         read_rows(from, r, 1, row);
-        hh_real *to = hh_row(*p->slot, r);
+        hh_real *to = m->x + r * h * d;
         for (int64_t i = 0; i < h; i++) memcpy(to + i * d, row + l->head[i] * d, (size_t)d * sizeof *row);
     }
     hh_free(row);
@@ -98,15 +104,14 @@ static void copy_output(const migration *m, const hh_param *p, const hh_layer *l
 
 /* {q,k,v}_proj of one branch, weight or bias: the rows of the branch's heads; k and v of the linear branch once for
  * each query head. */
-static void copy_heads(const migration *m, const hh_param *p, const hh_layer *l, bool fa, char which,
-                       const char *tail) {
+static void copy_heads(migration *m, const hh_param *p, const hh_layer *l, bool fa, char which, const char *tail) {
     const hh_config *c = &m->model->config;
     char suffix[64];
     snprintf(suffix, sizeof suffix, "self_attn.%c_proj.%s", which, tail);
     hh_tensor from = find_teacher(m, p->layer, suffix);
     int64_t d = c->head_dim, cols = from.rank == 1 ? 1 : from.dim[1], block = d * cols;
     int64_t first = fa ? 0 : l->n_fa, n = fa ? l->n_fa : l->n_gdn, slot = 0, last = -1;
-    hh_real *to = p->slot->data;
+    hh_real *to = m->x;
     for (int64_t i = 0; i < n; i++) {
         int64_t source = l->head[first + i];
         if (which != 'q') source = source * c->n_kv_heads / c->n_heads;
@@ -122,52 +127,48 @@ static void copy_heads(const migration *m, const hh_param *p, const hh_layer *l,
     HH_ASSERT(slot * block == hh_tensor_count(*p->slot));
 }
 
-static void fill(hh_tensor t, double value) {
-    hh_real *x = t.data;
-    for (int64_t i = 0; i < hh_tensor_count(t); i++) x[i] = (hh_real)value;
+static void fill(const migration *m, const hh_param *p, double value) {
+    for (int64_t i = 0; i < hh_tensor_count(*p->slot); i++) m->x[i] = (hh_real)value;
 }
 
 enum { DRAW_A_PROJ, DRAW_B_PROJ, DRAW_A, DRAW_DT, DRAWS };
 
-static hh_rng draws_of(const migration *m, const hh_param *p, int which) {
+static hh_rng draws_of(migration *m, const hh_param *p, int which) {
     return hh_rng_stream(m->o->seed, (uint64_t)(p->layer * DRAWS + which));
 }
 
-static void draw_normal(const migration *m, const hh_param *p, int which) {
+static void draw_normal(migration *m, const hh_param *p, int which) {
     hh_rng rng = draws_of(m, p, which);
-    hh_real *x = p->slot->data;
-    for (int64_t i = 0; i < hh_tensor_count(*p->slot); i++) x[i] = (hh_real)(0.02 * hh_rng_normal(&rng));
+    for (int64_t i = 0; i < hh_tensor_count(*p->slot); i++) m->x[i] = (hh_real)(0.02 * hh_rng_normal(&rng));
 }
 
 /* A ~ U(1, 16). */
-static void draw_A_log(const migration *m, const hh_param *p) {
+static void draw_A_log(migration *m, const hh_param *p) {
     hh_rng rng = draws_of(m, p, DRAW_A);
-    hh_real *x = p->slot->data;
-    for (int64_t i = 0; i < p->dim[0]; i++) x[i] = (hh_real)log(1 + 15 * hh_rng_uniform(&rng));
+    for (int64_t i = 0; i < p->dim[0]; i++) m->x[i] = (hh_real)log(1 + 15 * hh_rng_uniform(&rng));
 }
 
 /* dt log-uniform in [1e-3, 0.1]; dt_bias = softplus^-1(dt). */
-static void draw_dt_bias(const migration *m, const hh_param *p) {
+static void draw_dt_bias(migration *m, const hh_param *p) {
     hh_rng rng = draws_of(m, p, DRAW_DT);
-    hh_real *x = p->slot->data;
     for (int64_t i = 0; i < p->dim[0]; i++) {
         double dt = exp(log(1e-3) + hh_rng_uniform(&rng) * (log(0.1) - log(1e-3)));
-        x[i] = (hh_real)(dt + log(-expm1(-dt)));
+        m->x[i] = (hh_real)(dt + log(-expm1(-dt)));
     }
 }
 
-static void set_gamma(const migration *m, const hh_param *p, const hh_layer *l) {
-    hh_real *x = p->slot->data;
+static void set_gamma(migration *m, const hh_param *p, const hh_layer *l) {
     int64_t h = m->model->config.n_heads;
-    for (int64_t i = 0; i < h; i++) x[i] = (hh_real)(m->gamma ? m->gamma[p->layer * h + l->head[i]] : 1);
+    for (int64_t i = 0; i < h; i++) m->x[i] = (hh_real)(m->gamma ? m->gamma[p->layer * h + l->head[i]] : 1);
 }
 
-static void set_convolution(const hh_param *p) {
-    for (int64_t r = 0; r < p->dim[0]; r++) hh_row(*p->slot, r)[3] = 1; /* the present token */
+static void set_convolution(const migration *m, const hh_param *p) {
+    fill(m, p, 0);
+    for (int64_t r = 0; r < p->dim[0]; r++) m->x[4 * r + 3] = 1; /* the present token */
 }
 
 /* What follows "self_attn." in a hybrid layer. */
-static void fill_mixer(const migration *m, const hh_param *p, const hh_layer *l, const char *name) {
+static void fill_mixer(migration *m, const hh_param *p, const hh_layer *l, const char *name) {
     bool fa = !strncmp(name, "fa.", 3), gdn = !strncmp(name, "gdn.", 4);
     const char *part = fa ? name + 3 : gdn ? name + 4 : name;
     if (!strcmp(name, "o_proj.weight"))
@@ -177,9 +178,9 @@ static void fill_mixer(const migration *m, const hh_param *p, const hh_layer *l,
     else if (!strcmp(name, "head_scale"))
         set_gamma(m, p, l);
     else if (!strcmp(name, "head_gate.weight") || !strcmp(part, "gate_proj.weight"))
-        fill(*p->slot, 0);
+        fill(m, p, 0);
     else if (!strcmp(part, "gate_proj.bias"))
-        fill(*p->slot, m->o->gate_bias);
+        fill(m, p, m->o->gate_bias);
     else if (!strcmp(part, "q_norm.weight") || !strcmp(part, "k_norm.weight"))
         copy_whole(m, p, *part == 'q' ? "self_attn.q_norm.weight" : "self_attn.k_norm.weight");
     else if (!strcmp(part, "a_proj.weight") || !strcmp(part, "b_proj.weight"))
@@ -189,14 +190,14 @@ static void fill_mixer(const migration *m, const hh_param *p, const hh_layer *l,
     else if (!strcmp(part, "dt_bias"))
         draw_dt_bias(m, p);
     else if (!strncmp(part + 1, "_conv.", 6))
-        set_convolution(p);
+        set_convolution(m, p);
     else {
         HH_ASSERT((fa || gdn) && strchr("qkv", *part) && !strncmp(part + 1, "_proj.", 6));
         copy_heads(m, p, l, fa, *part, part + 7);
     }
 }
 
-static void fill_parameter(const migration *m, const hh_param *p) {
+static void fill_parameter(migration *m, const hh_param *p) {
     static const char attention[] = "self_attn.";
     const char *suffix = p->name;
     if (p->layer >= 0) { /* behind "model.layers.N." */
@@ -219,7 +220,23 @@ hh_code hh_migrate(hh_model **out, const hh_model *teacher, const hh_plan *plan,
     hh_free(config);
     *out = model;
     HH_TRY(code);
-    migration m = {teacher, model, o, gamma};
-    for (int64_t i = 0; i < model->n_params; i++) fill_parameter(&m, &model->param[i]);
-    return HH_OK;
+    migration m = {.teacher = teacher,
+                   .model = model,
+                   .o = o,
+                   .gamma = gamma,
+                   .from = hh_mirror_of(teacher->be),
+                   .to = hh_mirror_of(model->be)};
+    for (int64_t i = 0; i < model->n_params; i++) {
+        m.x = hh_mirror_write(&m.to, *model->param[i].slot);
+        fill_parameter(&m, &model->param[i]);
+        hh_mirror_flush(&m.to, *model->param[i].slot);
+    }
+    hh_mirror_release(&m.from);
+    hh_mirror_release(&m.to);
+    code = model->be->sync(model->be, err);
+    if (code != HH_OK) {
+        hh_model_close(model);
+        *out = NULL;
+    }
+    return code;
 }

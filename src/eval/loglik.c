@@ -1,13 +1,13 @@
 /* Batched log-likelihoods; see loglik.h. */
 #include "eval/loglik.h"
 
-#include "base/parallel.h"
 #include "base/progress.h"
+#include "tensor/mirror.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { ROWS = 64, MAX_SPANS = 256 };
+enum { ROWS = 256, MAX_SPANS = 256 };
 
 /* A stretch of one or several sequences that runs in one span: inputs ids[lo, hi), for sequences seq[0, n_seq). */
 typedef struct piece {
@@ -22,8 +22,6 @@ typedef struct piece {
 typedef struct lookup {
     int32_t row, token;
     hh_scored *seq;
-    double loglik;
-    bool greedy;
 } lookup;
 
 struct hh_loglik {
@@ -31,11 +29,18 @@ struct hh_loglik {
     hh_run *run;
     hh_cache **cache;
     int64_t n_caches, max_tokens, max_length;
-    hh_real *logits; /* [ROWS, V] */
-    int32_t *ids;    /* [max_tokens] */
+    hh_tensor x, nll; /* [ROWS, C] rows looked at; [ROWS] */
+    hh_real *host;    /* [ROWS] nll for the CPU */
+    int32_t *ids;     /* [max_tokens] */
     lookup *look;
     int64_t n_look, look_capacity;
+    hh_arena arena;
 };
+
+static void place(hh_loglik *l, hh_arena *a) {
+    l->x = hh_tensor_place_2d(a, l->m->be->activation, ROWS, l->m->config.width);
+    l->nll = hh_tensor_place_1d(a, HH_DTYPE_REAL, ROWS);
+}
 
 hh_code hh_loglik_new(hh_loglik **out, const hh_model *m, int64_t max_length, int64_t max_group, int64_t batch,
                       hh_error *err) {
@@ -46,17 +51,20 @@ hh_code hh_loglik_new(hh_loglik **out, const hh_model *m, int64_t max_length, in
     l->m = m;
     l->max_length = max_length;
     l->max_tokens = batch > max_length ? batch : max_length;
-    size_t bytes = hh_cache_bytes(&m->config, max_length, HH_DTYPE_REAL);
+    size_t bytes = hh_cache_bytes(&m->config, max_length, m->be->activation);
     int64_t wanted = max_group == 1 ? 0 : bytes ? budget / (int64_t)bytes : 64;
     if (wanted > 64) wanted = 64;
     if (max_group > 1 && wanted < max_group) wanted = max_group;
     l->cache = hh_alloc((size_t)wanted * sizeof(hh_cache *));
-    void *logits = NULL;
-    hh_code code = hh_alloc_checked(&logits, ROWS * (size_t)m->config.vocab, sizeof(hh_real), "logits", err);
-    l->logits = logits;
+    hh_arena count;
+    hh_arena_init_counting(&count, "run");
+    place(l, &count);
+    hh_code code = m->be->arena_init(m->be, &l->arena, "run", count.used, err);
+    if (code == HH_OK) place(l, &l->arena);
+    l->host = hh_alloc(ROWS * sizeof *l->host);
     if (code == HH_OK) code = hh_run_new(&l->run, m, l->max_tokens, MAX_SPANS, HH_RUN_INFERENCE, err);
     for (; code == HH_OK && l->n_caches < wanted; l->n_caches++) {
-        code = hh_cache_new(&l->cache[l->n_caches], m, max_length, HH_DTYPE_REAL, err);
+        code = hh_cache_new(&l->cache[l->n_caches], m, max_length, m->be->activation, err);
         if (code != HH_OK) break;
     }
     l->ids = hh_alloc((size_t)l->max_tokens * sizeof *l->ids);
@@ -72,7 +80,8 @@ void hh_loglik_free(hh_loglik *l) {
     for (int64_t i = 0; i < l->n_caches; i++) hh_cache_free(l->cache[i], l->m->be);
     hh_run_free(l->run);
     hh_free(l->cache);
-    hh_free(l->logits);
+    if (l->arena.base) l->m->be->arena_release(l->m->be, &l->arena);
+    hh_free(l->host);
     hh_free(l->ids);
     hh_free(l->look);
     hh_free(l);
@@ -91,48 +100,27 @@ static void add_lookups(hh_loglik *l, const piece *p, int64_t first_row) {
     }
 }
 
-typedef struct lookup_job {
-    hh_loglik *l;
-    lookup *at;
-    const int64_t *row; /* of the logits that each reads */
-} lookup_job;
-
-static void look_up(void *context, int64_t i, int thread) {
-    lookup_job *job = context;
-    const int64_t vocab = job->l->m->config.vocab;
-    const hh_real *z = job->l->logits + job->row[i] * vocab;
-    lookup *at = &job->at[i];
-    int64_t best = 0;
-    double sum = 0;
-    (void)thread;
-    for (int64_t v = 1; v < vocab; v++)
-        if (z[v] > z[best]) best = v;
-    for (int64_t v = 0; v < vocab; v++) sum += exp((double)z[v] - (double)z[best]);
-    at->loglik = (double)z[at->token] - (double)z[best] - log(sum);
-    at->greedy = best == at->token;
-}
-
-/* Logits of the rows looked at, a tile at a time, and what the lookups find there. */
+/* The rows looked at, gathered a tile at a time; a row stands there once for each lookup. */
 static hh_code read_lookups(hh_loglik *l, hh_tensor final, hh_error *err) {
+    hh_backend *be = l->m->be;
     for (int64_t lo = 0, hi; lo < l->n_look; lo = hi) {
-        int32_t rows[ROWS];
-        int64_t row_of[4 * ROWS], n = 0;
-        for (hi = lo; hi < l->n_look && hi - lo < 4 * ROWS; hi++) {
-            if (n == 0 || rows[n - 1] != l->look[hi].row) {
-                if (n == ROWS) break;
-                rows[n++] = l->look[hi].row;
-            }
-            row_of[hi - lo] = n - 1;
+        int32_t row[ROWS], token[ROWS], best[ROWS];
+        for (hi = lo; hi < l->n_look && hi - lo < ROWS; hi++) {
+            row[hi - lo] = l->look[hi].row;
+            token[hi - lo] = l->look[hi].token;
         }
-        hh_logits(l->run, final, rows, n, hh_tensor_2d(l->logits, HH_DTYPE_REAL, n, l->m->config.vocab));
-        HH_TRY(l->m->be->sync(l->m->be, err));
-        hh_parallel_for(l->m->be->n_threads, hi - lo, look_up, &(lookup_job){l, l->look + lo, row_of});
-        for (int64_t i = lo; i < hi; i++) {
-            if (!isfinite(l->look[i].loglik))
+        hh_tensor x = hh_tensor_rows(l->x, 0, hi - lo), nll = hh_tensor_rows(l->nll, 0, hi - lo);
+        be->ops->gather_rows(be, x, final, row);
+        be->ops->ce_head(be, nll, best, HH_NONE, NULL, x, &l->m->w.head, token, 0);
+        hh_tensor_to_host(be, l->host, nll);
+        HH_TRY(be->sync(be, err));
+        for (int64_t i = 0; i < hi - lo; i++) {
+            hh_scored *seq = l->look[lo + i].seq;
+            if (!isfinite(l->host[i]))
                 return hh_fail(err, HH_ENONFINITE, "%s: a logit is not finite; HYDRAHEAD_CHECK=nan names the operation",
                                l->m->path);
-            l->look[i].seq->loglik += l->look[i].loglik;
-            l->look[i].seq->greedy = l->look[i].seq->greedy && l->look[i].greedy;
+            seq->loglik -= (double)l->host[i];
+            seq->greedy = seq->greedy && best[i] == token[i];
         }
     }
     return HH_OK;

@@ -140,7 +140,7 @@ static hh_code evaluate(evaluation *e, int64_t subject, int64_t task, int64_t le
     uint64_t h = hh_hash64(&o->seed, sizeof o->seed, hh_subject_key(s));
     if (o->haystack) h = hh_hash64(o->haystack, o->haystack_len, h);
     char *label = hh_sprintf("%s, %s, %lld", s->name, hh_needle_task_name(no.task), (long long)no.length);
-    code = hh_session_new(&r.session, s->model, &(hh_session_options){.context = no.length, .kv_dtype = HH_DTYPE_REAL},
+    code = hh_session_new(&r.session, s->model, &(hh_session_options){.context = no.length, .kv_dtype = s->model->be->activation},
                           err);
     if (code == HH_OK) code = run_cell(e, &r, needles, label, h, c, err);
     hh_session_free(r.session);

@@ -156,6 +156,7 @@ static void backward_block(hh_run *r, const hh_batch *b, int64_t layer, hh_tenso
     hh_backend *be = r->be;
     const hh_layer *l = &r->m->w.layer[layer];
     const hh_act a = hh_act_rows(&r->act[layer], b->n_tokens);
+    be->layer = layer;
     hh_run_announce(r, &o->tap, HH_POINT_BLOCK_OUTPUT, layer, dx);
     backward_mlp(r, layer, &a, dx, g);
     hh_tensor d_attention = dx;
@@ -183,6 +184,7 @@ void hh_backward(hh_run *r, const hh_batch *b, hh_tensor dfinal, hh_gradients *g
     for (int64_t l = m->config.n_layers - 1; l >= 0; l--) {
         if (hh_interrupted()) return;
         backward_block(r, b, l, dfinal, g, o);
+        be->layer = -1;
     }
     if (g) be->ops->embedding_bwd(be, g->w.embedding, dfinal, b->ids);
 }
@@ -193,8 +195,11 @@ void hh_backward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tenso
     HH_ASSERT(r->mode == HH_RUN_TRAINING && !b->cache);
     hh_run_begin(r, b);
     const hh_act a = hh_act_rows(&r->act[layer], b->n_tokens);
+    const int64_t outer = r->be->layer;
+    r->be->layer = layer;
     backward_mixer(r, b, layer, &a, x, dout, g, &nobody, false);
     if (dx.rank)
         r->be->ops->rmsnorm_bwd(r->be, dx, HH_NONE, hh_tensor_rows(r->d_norm, 0, b->n_tokens), x,
                                 r->m->w.layer[layer].norm1, a.rstd1, false);
+    r->be->layer = outer;
 }

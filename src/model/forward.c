@@ -6,30 +6,26 @@
 
 #include <math.h>
 
+enum { MAX_RECORDED = 64 }; /* sequences of a recorded step */
+
 static double log_scale(const hh_run *r, const hh_layer *l) {
     const hh_config *c = &r->m->config;
     bool on = !l->dense && (r->mode == HH_RUN_INFERENCE || c->log_scale_in_training);
     return on ? c->log_scale_base : 0;
 }
 
-/* Keys and values where attention reads them: behind what the caches hold, or the batch's own. */
+/* Keys and values where attention reads them: the caches, which get the batch's own, or the batch's own alone. */
 static void gather_kv(hh_run *r, const hh_batch *b, int64_t layer, const hh_act *a) {
-    hh_backend *be = r->be;
     for (int64_t s = 0; s < b->n_spans; s++) {
         const hh_span span = b->span[s];
-        hh_tensor k = hh_tensor_rows(a->fa_k, span.lo, span.hi), v = hh_tensor_rows(a->fa_v, span.lo, span.hi);
         if (b->cache) {
-            struct hh_layer_cache *kept = &b->cache[s]->layer[layer];
-            const int64_t end = span.pos + span.hi - span.lo;
-            if (end > span.pos) {
-                be->ops->copy(be, hh_tensor_rows(kept->k, span.pos, end), k);
-                be->ops->copy(be, hh_tensor_rows(kept->v, span.pos, end), v);
-            }
-            k = hh_tensor_rows(kept->k, 0, end);
-            v = hh_tensor_rows(kept->v, 0, end);
+            r->kv[s] = (hh_kv){.k = b->cache[s]->layer[layer].k, .v = b->cache[s]->layer[layer].v};
+        } else {
+            r->kv[s] =
+                (hh_kv){.k = hh_tensor_rows(a->fa_k, span.lo, span.hi), .v = hh_tensor_rows(a->fa_v, span.lo, span.hi)};
         }
-        r->kv[s] = (hh_kv){.k = k, .v = v};
     }
+    if (b->cache) r->be->ops->cache_append(r->be, r->kv, a->fa_k, a->fa_v, b->span, b->n_spans);
 }
 
 /* Section 2.1; a dense layer is the same with rotary embedding and without gate and log-scale. */
@@ -119,6 +115,7 @@ static void forward_block(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor
     const hh_config *c = &r->m->config;
     const hh_layer *l = &r->m->w.layer[layer];
     const hh_act a = hh_act_rows(&r->act[layer], b->n_tokens);
+    be->layer = layer;
     hh_run_announce(r, &r->tap, HH_POINT_BLOCK_INPUT, layer, a.x);
     forward_mixer(r, b, layer, &a, a.x, a.mid);
     hh_run_announce(r, &r->tap, HH_POINT_ATTENTION_OUTPUT, layer, a.mid);
@@ -144,30 +141,93 @@ static hh_code check_capacity(const hh_batch *b, hh_error *err) {
     return HH_OK;
 }
 
-hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err) {
+/* From ids to the final norm's output, in r->final. */
+static hh_code forward_blocks(hh_run *r, const hh_batch *b, hh_error *err) {
     hh_backend *be = r->be;
     const hh_model *m = r->m;
     const int64_t n = b->n_tokens, layers = m->config.n_layers;
-    HH_TRY(check_capacity(b, err));
-    HH_ASSERT(!b->cache || r->mode == HH_RUN_INFERENCE);
     hh_run_begin(r, b);
     r->decoding = be->decoding = hh_all_single(b) && !b->prompt;
     hh_tensor last = hh_tensor_rows(r->last, 0, n);
     hh_tensor x = layers ? hh_tensor_rows(r->act[0].x, 0, n) : last;
     be->ops->embedding_fwd(be, x, m->w.embedding, b->ids);
     for (int64_t l = 0; l < layers; l++) {
+        be->layer = -1;
         if (!r->decoding && hh_interrupted())
             return hh_fail(err, HH_ECANCELLED, "interrupted in layer %lld of %lld", (long long)l, (long long)layers);
         forward_block(r, b, l, l + 1 < layers ? hh_tensor_rows(r->act[l + 1].x, 0, n) : last);
     }
-    hh_tensor y = hh_tensor_rows(r->final, 0, n);
+    be->layer = -1;
     hh_tensor rstd = r->final_rstd.rank ? hh_tensor_rows(r->final_rstd, 0, n) : HH_NONE;
-    be->ops->rmsnorm_fwd(be, y, rstd, last, m->w.final_norm, m->config.norm_eps);
-    hh_run_announce(r, &r->tap, HH_POINT_FINAL, layers, y);
-    for (int64_t s = 0; b->cache && s < b->n_spans; s++) b->cache[s]->length += b->span[s].hi - b->span[s].lo;
+    be->ops->rmsnorm_fwd(be, hh_tensor_rows(r->final, 0, n), rstd, last, m->w.final_norm, m->config.norm_eps);
+    hh_run_announce(r, &r->tap, HH_POINT_FINAL, layers, hh_tensor_rows(r->final, 0, n));
     be->decoding = false;
-    *final = y;
+    return HH_OK;
+}
+
+/* The head's product with some rows (NULL: rows [0, n)) of a final tensor. */
+static void project(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out, bool decoding) {
+    hh_backend *be = r->be;
+    be->decoding = decoding;
+    for (int64_t lo = 0; lo < n; lo += r->max_tokens) {
+        int64_t hi = lo + r->max_tokens < n ? lo + r->max_tokens : n;
+        hh_tensor x = rows ? hh_tensor_rows(r->norm, 0, hi - lo) : hh_tensor_rows(final, lo, hi);
+        if (rows) be->ops->gather_rows(be, x, final, rows + lo);
+        be->ops->linear_fwd(be, hh_tensor_rows(out, lo, hi), x, &r->m->w.head, false);
+    }
+    be->decoding = false;
+}
+
+/* Of every span's last token: what the next ones are drawn from, always by the product that decoding uses. */
+static void last_logits(hh_run *r, const hh_batch *b, hh_tensor logits) {
+    HH_ASSERT(logits.dim[0] == b->n_spans);
+    for (int64_t s = 0; s < b->n_spans; s++) r->last_row[s] = (int32_t)b->span[s].hi - 1;
+    hh_tensor final = hh_tensor_rows(r->final, 0, b->n_tokens);
+    if (b->n_spans == 1)
+        project(r, hh_tensor_rows(final, b->n_tokens - 1, b->n_tokens), NULL, 1, logits, true);
+    else
+        project(r, final, hh_all_single(b) ? NULL : r->last_row, b->n_spans, logits, true);
+}
+
+/* What decoding repeats: a token for each of a few sequences, while nobody looks. */
+static bool can_record(const hh_run *r, const hh_batch *b) {
+    return b->cache && hh_all_single(b) && !b->prompt && b->n_tokens <= MAX_RECORDED && !r->tap.call && !r->check_nan;
+}
+
+/* Recordings are for a number of sequences and the power of two that the longest has not reached yet. */
+static uint64_t recording_key(const hh_batch *b, bool logits) {
+    uint64_t bucket = 0;
+    for (int64_t s = 0; s < b->n_spans; s++)
+        while (b->span[s].pos >> bucket) bucket++;
+    return (uint64_t)b->n_tokens << 8 | bucket << 1 | logits;
+}
+
+static hh_code run_batch(hh_run *r, const hh_batch *b, hh_tensor logits, hh_error *err) {
+    hh_backend *be = r->be;
+    HH_TRY(check_capacity(b, err));
+    HH_ASSERT(!b->cache || r->mode == HH_RUN_INFERENCE);
+    bool again = false, record = can_record(r, b);
+    do {
+        if (record) {
+            r->n_table_spans = -1; /* its making is part of the recording */
+            hh_backend_record_begin(be, r, recording_key(b, logits.rank));
+        }
+        HH_TRY(forward_blocks(r, b, err)); /* decoding is not interrupted: no recording stays open */
+        if (logits.rank) last_logits(r, b, logits);
+        if (record) again = hh_backend_record_end(be);
+    } while (again);
+    for (int64_t s = 0; b->cache && s < b->n_spans; s++) b->cache[s]->length += b->span[s].hi - b->span[s].lo;
     return hh_run_status(r, err);
+}
+
+hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err) {
+    *final = hh_tensor_rows(r->final, 0, b->n_tokens);
+    return run_batch(r, b, HH_NONE, err);
+}
+
+hh_code hh_forward_next(hh_run *r, const hh_batch *b, hh_tensor logits, hh_tensor *final, hh_error *err) {
+    *final = hh_tensor_rows(r->final, 0, b->n_tokens);
+    return run_batch(r, b, logits, err);
 }
 
 hh_code hh_run_status(hh_run *r, hh_error *err) {
@@ -178,28 +238,17 @@ hh_code hh_run_status(hh_run *r, hh_error *err) {
 }
 
 void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out) {
-    hh_backend *be = r->be;
-    be->decoding = r->decoding;
-    for (int64_t lo = 0; lo < n; lo += r->max_tokens) {
-        int64_t hi = lo + r->max_tokens < n ? lo + r->max_tokens : n;
-        hh_tensor x = rows ? hh_tensor_rows(r->norm, 0, hi - lo) : hh_tensor_rows(final, lo, hi);
-        if (rows) be->ops->gather_rows(be, x, final, rows + lo);
-        be->ops->linear_fwd(be, hh_tensor_rows(out, lo, hi), x, &r->m->w.head, false);
-    }
-    be->decoding = false;
-}
-
-void hh_next_logits(hh_run *r, hh_tensor final, int64_t row, hh_tensor out) {
-    r->be->decoding = true;
-    r->be->ops->linear_fwd(r->be, out, hh_tensor_rows(final, row, row + 1), &r->m->w.head, false);
-    r->be->decoding = false;
+    project(r, final, rows, n, out, r->decoding);
 }
 
 void hh_forward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x, hh_tensor out) {
     HH_ASSERT(!b->cache);
     hh_run_begin(r, b);
     const hh_act a = hh_act_rows(&r->act[layer], b->n_tokens);
+    const int64_t outer = r->be->layer;
+    r->be->layer = layer;
     forward_mixer(r, b, layer, &a, x, out);
+    r->be->layer = outer;
 }
 
 void hh_forward_mlp(hh_run *r, int64_t layer, hh_tensor x) {

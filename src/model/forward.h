@@ -40,8 +40,8 @@ typedef enum hh_run_mode {
     HH_RUN_TRAINING,  /* all layers kept, for hh_backward */
 } hh_run_mode;
 
-/* Bytes that hh_run_new would reserve. */
-size_t hh_run_bytes(const hh_config *c, int64_t max_tokens, int64_t max_spans, hh_run_mode mode);
+/* Bytes that hh_run_new would reserve on a backend whose activations are of this type. */
+size_t hh_run_bytes(const hh_config *c, hh_dtype activation, int64_t max_tokens, int64_t max_spans, hh_run_mode mode);
 hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t max_spans, hh_run_mode mode,
                    hh_error *err);
 void hh_run_free(hh_run *r);
@@ -55,12 +55,13 @@ void hh_run_set_gdn_mode(hh_run *r, hh_gdn_mode mode); /* default: chunked; span
  * Fails only with HH_ENONFINITE when HYDRAHEAD_CHECK=nan is set, HH_ENOMEM when a cache is full, HH_ECANCELLED when it is
  * interrupted between two layers, which decoding never is: its caches are to be reset then. */
 hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err);
+/* The same, and the logits of every span's last token in `logits` [n_spans, V] hh_real, always by the product that
+ * decoding uses: what the next tokens are drawn from. A backend that records runs a step of decoding as one launch. */
+hh_code hh_forward_next(hh_run *r, const hh_batch *b, hh_tensor logits, hh_tensor *final, hh_error *err);
 /* What HYDRAHEAD_CHECK=nan saw since the last hh_forward returned (in a backward or a part of a block): HH_OK or HH_ENONFINITE. */
 hh_code hh_run_status(hh_run *r, hh_error *err);
-/* Logits of some rows (NULL: rows [0, n)) of a final tensor, into out [n, V] hh_real. */
+/* Logits of some rows (NULL: rows [0, n)) of a final tensor, into out [n, V] hh_real of the backend's memory. */
 void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out);
-/* Logits of one row [1, V], always by the product that decoding uses: what the next token is drawn from. */
-void hh_next_logits(hh_run *r, hh_tensor final, int64_t row, hh_tensor out);
 
 /* From the gradient of the final norm's output [n_tokens, C] (overwritten) to all weight gradients, added to g (NULL: none are wanted). */
 typedef struct hh_backward_options {

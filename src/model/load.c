@@ -74,16 +74,25 @@ const int32_t *hh_param_order(const hh_model *m, const hh_param *p) {
     return NULL;
 }
 
+/* Does a row of p have blocks that lie across two heads, so that heads cannot be moved before it is converted? */
+static bool blocks_cross_heads(const hh_model *m, const hh_param *p, hh_dtype stored) {
+    return p->permuted_columns && hh_param_order(m, p) && m->config.head_dim % hh_dtype_block(stored);
+}
+
 /* The type that parameter p will have in memory, and whether the map can serve it. */
 static void decide(hh_source *s, const hh_model *m, const hh_param *p, hh_load load) {
     size_t align = hh_dtype_is_quantised(s->t.dtype) ? 2 : hh_dtype_bytes(s->t.dtype, 1);
-    const int32_t *order = hh_param_order(m, p);
-    bool stored = load == HH_LOAD_STORED && p->matrix && s->t.dtype != HH_DTYPE_F64;
-    s->dtype = stored ? s->t.dtype : HH_DTYPE_REAL;
-    if (stored && order && p->permuted_columns && m->config.head_dim % hh_dtype_block(s->t.dtype))
-        s->dtype = m->be->precision == HH_PRECISION_F32 ? HH_DTYPE_F32 : HH_DTYPE_BF16; /* blocks cross heads */
-    s->in_place = load == HH_LOAD_STORED && s->dtype == s->t.dtype && !order && !s->unrotate && m->be->host_memory &&
-                  (uintptr_t)s->t.data % align == 0;
+    const hh_backend *be = m->be;
+    bool in_map = load == HH_LOAD_STORED && be->host_memory;
+    s->dtype = HH_DTYPE_REAL;
+    if (in_map && p->matrix && s->t.dtype != HH_DTYPE_F64)
+        s->dtype = !blocks_cross_heads(m, p, s->t.dtype) ? s->t.dtype
+                   : be->precision == HH_PRECISION_F32   ? HH_DTYPE_F32
+                                                         : HH_DTYPE_BF16;
+    else if (load == HH_LOAD_STORED && !be->host_memory && p->product)
+        s->dtype = be->activation;
+    s->in_place =
+        in_map && s->dtype == s->t.dtype && !hh_param_order(m, p) && !s->unrotate && (uintptr_t)s->t.data % align == 0;
 }
 
 /* A tensor that no parameter asked for, but that changes nothing. */
@@ -160,15 +169,6 @@ void hh_sources_place(hh_model *m, const hh_source *source, hh_load load, hh_are
         *m->param[i].slot = source[i].in_place ? source[i].t : shaped(a, source[i].dtype, &m->param[i]);
 }
 
-/* One row of a source as hh_real; W_O's heads in their order in memory. */
-static void read_row(hh_real *dst, hh_real *plain, const hh_source *s, int64_t row, int64_t k, const int32_t *order,
-                     int64_t head_dim) {
-    size_t row_bytes = hh_dtype_bytes(s->t.dtype, k);
-    hh_dequantise(s->t.dtype, (const char *)s->t.data + (size_t)row * row_bytes, k, order ? plain : dst);
-    for (int64_t i = 0; order && i < k / head_dim; i++)
-        memcpy(dst + i * head_dim, plain + order[i] * head_dim, (size_t)head_dim * sizeof *dst);
-}
-
 /* Which row of the file stands at row i in memory. */
 static int64_t file_row(const hh_source *s, int64_t i, const int32_t *order, int64_t head_dim) {
     if (order) return order[i];
@@ -177,45 +177,124 @@ static int64_t file_row(const hh_source *s, int64_t i, const int32_t *order, int
     return head * head_dim + 2 * (at % half) + at / half;
 }
 
-static void read_param(hh_model *m, const hh_param *p, const hh_source *s, hh_real *work, void *packed) {
-    const int64_t rows = p->dim[0], k = p->rank == 1 ? 1 : p->dim[1], d = m->config.head_dim;
-    const int32_t *order = hh_param_order(m, p), *columns = p->permuted_columns ? order : NULL;
-    const bool same_type = s->dtype == s->t.dtype;
-    const size_t from = k == 1 && hh_dtype_is_quantised(s->t.dtype) ? 0 : hh_dtype_bytes(s->t.dtype, k);
-    const size_t to = hh_dtype_bytes(s->dtype, k);
-    char *dst = p->slot->data;
-    if (!from) { /* a quantised vector is one row and never permuted */
-        hh_dequantise(s->t.dtype, s->t.data, rows, work);
-        m->be->to_device(m->be, dst, work, (size_t)rows * to);
-        return;
-    }
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t r = file_row(s, i, p->permuted_rows ? order : NULL, d);
-        const char *src = (const char *)s->t.data + (size_t)r * from;
-        if (same_type && !columns) {
-            m->be->to_device(m->be, dst + (size_t)i * to, src, to);
-        } else if (same_type) {
-            size_t head = hh_dtype_bytes(s->dtype, d);
-            for (int64_t h = 0; h < k / d; h++)
-                m->be->to_device(m->be, dst + (size_t)i * to + (size_t)h * head, src + (size_t)columns[h] * head, head);
-        } else {
-            read_row(work, work + k, s, r, k, columns, d);
-            if (s->dtype != HH_DTYPE_REAL) hh_quantise(s->dtype, work, k, packed);
-            m->be->to_device(m->be, dst + (size_t)i * to, s->dtype == HH_DTYPE_REAL ? work : packed, to);
-        }
-    }
+/* How a parameter gets from the map to its slot: as [rows, k], some rows at a time. */
+typedef struct reading {
+    hh_model *m;
+    const hh_param *p;
+    const hh_source *s;
+    int64_t rows, k;
+    const int32_t *row_order, *column_order; /* of heads; NULL: as they stand */
+    hh_dtype staged;                         /* the type in which it travels */
+    void *host, *stage, *converted;          /* room for a piece: gathered; and where the model lives, as it came, and
+                                              * before heads move */
+} reading;
+
+#define STAGE_BYTES ((size_t)32 << 20)
+
+static size_t row_bytes(const reading *r) {
+    return hh_dtype_bytes(r->staged, r->k);
 }
 
-void hh_sources_read(hh_model *m, const hh_source *source) {
-    int64_t longest = 1;
-    for (int64_t i = 0; i < m->n_params; i++) {
-        const hh_param *p = &m->param[i];
-        int64_t k = p->rank == 1 ? p->dim[0] : p->dim[1];
-        if (k > longest) longest = k;
+static reading reading_of(hh_model *m, const hh_param *p, const hh_source *s) {
+    const int32_t *order = hh_param_order(m, p);
+    bool by_row = p->rank == 2 || p->permuted_rows || s->unrotate; /* else a vector is one row */
+    return (reading){.m = m,
+                     .p = p,
+                     .s = s,
+                     .rows = by_row ? p->dim[0] : 1,
+                     .k = by_row ? p->dim[1] : p->dim[0],
+                     .row_order = p->permuted_rows ? order : NULL,
+                     .column_order = p->permuted_columns ? order : NULL,
+                     .staged = s->t.dtype == HH_DTYPE_F64 ? HH_DTYPE_REAL : s->t.dtype};
+}
+
+/* Rows of a piece: also converted they fit the stage. */
+static int64_t piece_rows(const reading *r) {
+    size_t row = (size_t)r->k * sizeof(hh_real);
+    return row < STAGE_BYTES ? (int64_t)(STAGE_BYTES / row) : 1;
+}
+
+/* Row i of memory as it travels, into dst. */
+static void take_row(const reading *r, int64_t i, char *dst) {
+    const int64_t d = r->m->config.head_dim, from = file_row(r->s, i, r->row_order, d);
+    const char *src = (const char *)r->s->t.data + hh_dtype_bytes(r->s->t.dtype, from * r->k);
+    if (r->staged != r->s->t.dtype) {
+        hh_dequantise(r->s->t.dtype, src, r->k, (hh_real *)dst);
+        return;
     }
-    hh_real *work = hh_alloc(2 * (size_t)longest * sizeof *work), *packed = hh_alloc((size_t)longest * sizeof *packed);
-    for (int64_t i = 0; i < m->n_params; i++)
-        if (!source[i].in_place) read_param(m, &m->param[i], &source[i], work, packed);
-    hh_free(work);
-    hh_free(packed);
+    if (!r->column_order || d % hh_dtype_block(r->staged)) {
+        memcpy(dst, src, row_bytes(r));
+        return;
+    }
+    const size_t head = hh_dtype_bytes(r->staged, d);
+    for (int64_t h = 0; h < r->k / d; h++)
+        memcpy(dst + (size_t)h * head, src + (size_t)r->column_order[h] * head, head);
+}
+
+/* Rows [lo, hi) of memory as they travel: in the map, or gathered. */
+static const char *take_rows(const reading *r, int64_t lo, int64_t hi) {
+    if (!r->row_order && !r->column_order && !r->s->unrotate && r->staged == r->s->t.dtype)
+        return (const char *)r->s->t.data + (size_t)lo * row_bytes(r);
+    for (int64_t i = lo; i < hi; i++) take_row(r, i, (char *)r->host + (size_t)(i - lo) * row_bytes(r));
+    return r->host;
+}
+
+static void read_piece(const reading *r, int64_t lo, int64_t hi) {
+    hh_backend *be = r->m->be;
+    const int64_t n = hi - lo, d = r->m->config.head_dim;
+    const size_t bytes = (size_t)n * row_bytes(r);
+    hh_tensor to =
+        hh_tensor_2d((char *)r->p->slot->data + hh_dtype_bytes(r->s->dtype, lo * r->k), r->s->dtype, n, r->k);
+    const char *src = take_rows(r, lo, hi);
+    if (r->staged == to.dtype) {
+        be->to_device(be, to.data, src, bytes);
+        return;
+    }
+    be->to_device(be, r->stage, src, bytes);
+    hh_tensor stage = hh_tensor_2d(r->stage, r->staged, n, r->k);
+    if (!r->column_order || d % hh_dtype_block(r->staged) == 0) {
+        be->ops->copy(be, to, stage);
+        return;
+    }
+    hh_tensor converted = hh_tensor_2d(r->converted, to.dtype, n, r->k);
+    be->ops->copy(be, converted, stage);
+    for (int64_t h = 0; h < r->k / d; h++)
+        be->ops->copy(be, hh_tensor_columns(to, h * d, (h + 1) * d),
+                      hh_tensor_columns(converted, r->column_order[h] * d, (r->column_order[h] + 1) * d));
+}
+
+/* Bytes that the largest piece of all may have. */
+static size_t largest_piece(hh_model *m, const hh_source *source) {
+    size_t most = 1;
+    for (int64_t i = 0; i < m->n_params; i++) {
+        reading r = reading_of(m, &m->param[i], &source[i]);
+        int64_t rows = piece_rows(&r) < r.rows ? piece_rows(&r) : r.rows;
+        size_t bytes = (size_t)(rows * r.k) * sizeof(hh_real);
+        if (!source[i].in_place && bytes > most) most = bytes;
+    }
+    return most;
+}
+
+hh_code hh_sources_read(hh_model *m, const hh_source *source, hh_error *err) {
+    const size_t bytes = largest_piece(m, source);
+    hh_arena arena = {0};
+    void *host = NULL;
+    hh_code code = hh_alloc_checked(&host, bytes, 1, "a piece of the weights", err);
+    if (code == HH_OK) code = m->be->arena_init(m->be, &arena, "load", 2 * bytes + 2 * HH_ARENA_ALIGN, err);
+    if (code == HH_OK) {
+        void *stage = hh_arena_alloc(&arena, bytes), *converted = hh_arena_alloc(&arena, bytes);
+        for (int64_t i = 0; i < m->n_params; i++) {
+            reading r = reading_of(m, &m->param[i], &source[i]);
+            const int64_t step = piece_rows(&r);
+            r.host = host;
+            r.stage = stage;
+            r.converted = converted;
+            for (int64_t lo = 0; lo < r.rows && !source[i].in_place; lo += step)
+                read_piece(&r, lo, lo + step < r.rows ? lo + step : r.rows);
+        }
+        code = m->be->sync(m->be, err);
+    }
+    if (arena.base) m->be->arena_release(m->be, &arena);
+    hh_free(host);
+    return code;
 }

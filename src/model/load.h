@@ -18,8 +18,8 @@ typedef struct hh_source {
 hh_code hh_sources_find(hh_source *out, const hh_model *m, hh_load load, hh_error *err);
 /* Places what is not used in place into `a` (counting or real) and sets the slots. */
 void hh_sources_place(hh_model *m, const hh_source *source, hh_load load, hh_arena *a);
-/* Copies and converts into the placed slots. */
-void hh_sources_read(hh_model *m, const hh_source *source);
+/* Copies into the placed slots, in large pieces, and converts there where the model lives. */
+hh_code hh_sources_read(hh_model *m, const hh_source *source, hh_error *err);
 
 /* Row (or, for W_O, head's columns) i in memory is row order[i] of the file; NULL: in order. */
 const int32_t *hh_param_order(const hh_model *m, const hh_param *p);

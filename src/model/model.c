@@ -135,17 +135,20 @@ hh_code hh_model_open(hh_model **out, hh_backend *be, const char *path, hh_load 
     if (code == HH_OK) {
         hh_sources_place(m, source, load, &m->arena);
         if (load == HH_LOAD_REAL) be->ops->fill(be, m->flat, 0); /* what lies between parameters */
-        hh_sources_read(m, source);
-        hh_weights_merge(&m->config, &m->w);
-        if (load == HH_LOAD_REAL) { /* nothing points into the map any more */
-            hh_store_close(m->store);
-            m->store = NULL;
-        }
-        *out = m;
+        code = hh_sources_read(m, source, err);
     }
     hh_free(source);
-    if (code != HH_OK) hh_model_close(m);
-    return code;
+    if (code != HH_OK) {
+        hh_model_close(m);
+        return code;
+    }
+    hh_weights_merge(&m->config, &m->w);
+    if (load == HH_LOAD_REAL || !be->host_memory) { /* nothing points into the map any more */
+        hh_store_close(m->store);
+        m->store = NULL;
+    }
+    *out = m;
+    return HH_OK;
 }
 
 hh_code hh_model_create(hh_model **out, hh_backend *be, const hh_config *c, hh_error *err) {

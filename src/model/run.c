@@ -4,7 +4,6 @@
 #include "base/env.h"
 #include "ops/gdn.h"
 
-#include <math.h>
 #include <string.h>
 
 hh_tensor hh_part_columns(const hh_layer *l, hh_tensor wide, hh_input_part p) {
@@ -35,25 +34,31 @@ hh_act hh_act_rows(const hh_act *a, int64_t n) {
 typedef struct placing {
     const hh_config *c;
     hh_arena *a;
-    int64_t n; /* tokens */
-    bool keep; /* for a backward */
+    hh_dtype type; /* of activations */
+    int64_t n;     /* tokens */
+    bool keep;     /* for a backward */
 } placing;
 
 static hh_tensor matrix(const placing *p, int64_t columns) {
-    return hh_tensor_place_2d(p->a, HH_DTYPE_REAL, p->n, columns);
+    return hh_tensor_place_2d(p->a, p->type, p->n, columns);
 }
 
 static hh_tensor heads(const placing *p, int64_t n_heads) {
-    return hh_tensor_place_3d(p->a, HH_DTYPE_REAL, p->n, n_heads, p->c->head_dim);
+    return hh_tensor_place_3d(p->a, p->type, p->n, n_heads, p->c->head_dim);
 }
 
-/* Only a backward wants these. */
+/* Statistics, tables and what stands behind the gates' functions: hh_real on every backend. */
+static hh_tensor real_matrix(const placing *p, int64_t columns) {
+    return hh_tensor_place_2d(p->a, HH_DTYPE_REAL, p->n, columns);
+}
+
+/* Statistics that only a backward wants. */
 static hh_tensor kept_vector(const placing *p) {
     return p->keep ? hh_tensor_place_1d(p->a, HH_DTYPE_REAL, p->n) : HH_NONE;
 }
 
 static hh_tensor kept_matrix(const placing *p, int64_t columns) {
-    return p->keep ? matrix(p, columns) : HH_NONE;
+    return p->keep ? real_matrix(p, columns) : HH_NONE;
 }
 
 static void place_fa(const placing *p, const hh_layer *l, hh_act *a) {
@@ -85,10 +90,10 @@ static void place_gdn(const placing *p, const hh_layer *l, hh_act *a) {
         a->gdn_q_rstd = kept_matrix(p, l->n_gdn);
         a->gdn_k_rstd = kept_matrix(p, l->n_gdn);
     }
-    a->gdn_q_r = matrix(p, l->n_gdn);
-    a->gdn_k_r = matrix(p, l->n_gdn);
-    a->g = matrix(p, l->n_gdn);
-    a->beta = matrix(p, l->n_gdn);
+    a->gdn_q_r = real_matrix(p, l->n_gdn);
+    a->gdn_k_r = real_matrix(p, l->n_gdn);
+    a->g = real_matrix(p, l->n_gdn);
+    a->beta = real_matrix(p, l->n_gdn);
     bool gated = l->column[HH_GDN_GATE] != l->column[HH_GDN_GATE + 1];
     a->gdn_raw = gated && p->keep ? heads(p, l->n_gdn) : hh_heads_of(a->mixed, l->n_fa, p->c->n_heads);
 }
@@ -103,8 +108,8 @@ static void place_layer(const placing *p, const hh_layer *l, hh_act *a, hh_tenso
     if (l->n_fa) place_fa(p, l, a);
     if (l->n_gdn) place_gdn(p, l, a);
     bool fused = !l->dense && c->fusion != HH_FUSION_NONE;
-    if (fused) a->head_rstd = matrix(p, c->n_heads);
-    if (!l->dense && c->fusion == HH_FUSION_GATE) a->head_weight = matrix(p, c->n_heads);
+    if (fused) a->head_rstd = real_matrix(p, c->n_heads);
+    if (!l->dense && c->fusion == HH_FUSION_GATE) a->head_weight = real_matrix(p, c->n_heads);
     a->heads = fused && p->keep ? heads(p, c->n_heads) : a->mixed;
     a->gate_up = matrix(p, 2 * c->ffn);
     a->h = p->keep ? work_h : hh_tensor_columns(a->gate_up, 0, c->ffn);
@@ -124,23 +129,23 @@ static void place_backward(hh_run *r, const placing *p, const hh_layer *layer) {
     r->d_h = matrix(p, c->ffn);
     for (int i = 0; i < 3 && c->hybrid && c->gdn_conv; i++) r->d_conv[i] = matrix(p, n_gdn * c->head_dim);
     if (n_gdn) {
-        r->d_g = matrix(p, n_gdn);
-        r->d_beta = matrix(p, n_gdn);
+        r->d_g = real_matrix(p, n_gdn);
+        r->d_beta = real_matrix(p, n_gdn);
         for (int i = 0; i < 2; i++) r->unwanted_gate[i] = hh_tensor_place_1d(p->a, HH_DTYPE_REAL, n_gdn);
         if (c->gdn_conv) r->unwanted_conv = hh_tensor_place_2d(p->a, HH_DTYPE_REAL, n_gdn * c->head_dim, 4);
     }
-    if (c->hybrid && c->fusion == HH_FUSION_GATE) r->d_weight = matrix(p, c->n_heads);
+    if (c->hybrid && c->fusion == HH_FUSION_GATE) r->d_weight = real_matrix(p, c->n_heads);
 }
 
 /* Everything of a run, counted or placed; `layer` are described layers. */
-static void place(hh_run *r, const hh_config *c, const hh_layer *layer, hh_arena *a) {
-    const placing p = {.c = c, .a = a, .n = r->max_tokens, .keep = r->mode == HH_RUN_TRAINING};
+static void place(hh_run *r, const hh_config *c, hh_dtype activation, const hh_layer *layer, hh_arena *a) {
+    const placing p = {.c = c, .a = a, .type = activation, .n = r->max_tokens, .keep = r->mode == HH_RUN_TRAINING};
     r->last = matrix(&p, c->width);
     r->final = matrix(&p, c->width);
     r->norm = matrix(&p, c->width);
     r->final_rstd = kept_vector(&p);
-    r->cos = matrix(&p, c->head_dim / 2);
-    r->sin = matrix(&p, c->head_dim / 2);
+    r->cos = real_matrix(&p, c->head_dim / 2);
+    r->sin = real_matrix(&p, c->head_dim / 2);
     if (p.keep) {
         r->work_h = matrix(&p, c->ffn);
         place_backward(r, &p, layer);
@@ -156,7 +161,7 @@ static void place(hh_run *r, const hh_config *c, const hh_layer *layer, hh_arena
         place_layer(&p, &layer[i], act, r->work_h);
         if (p.keep && layer[i].n_gdn) { /* every span may end in a chunk of its own */
             int64_t chunks = r->max_tokens / HH_GDN_CHUNK + r->max_spans;
-            r->saved[i] = hh_tensor_place_3d(a, HH_DTYPE_REAL, chunks, layer[i].n_gdn * c->head_dim, c->head_dim);
+            r->saved[i] = hh_tensor_place_3d(a, activation, chunks, layer[i].n_gdn * c->head_dim, c->head_dim);
         }
         if (a->used > most) most = a->used;
     }
@@ -168,14 +173,14 @@ static void make_lists(hh_run *r, int64_t n_layers) {
     r->saved = hh_alloc((size_t)n_layers * sizeof *r->saved);
 }
 
-size_t hh_run_bytes(const hh_config *c, int64_t max_tokens, int64_t max_spans, hh_run_mode mode) {
+size_t hh_run_bytes(const hh_config *c, hh_dtype activation, int64_t max_tokens, int64_t max_spans, hh_run_mode mode) {
     hh_run r = {.mode = mode, .max_tokens = max_tokens, .max_spans = max_spans};
     make_lists(&r, c->n_layers);
     hh_layer *layer = hh_alloc((size_t)c->n_layers * sizeof *layer);
     for (int64_t i = 0; i < c->n_layers; i++) hh_layer_describe(c, i, &layer[i]);
     hh_arena count;
     hh_arena_init_counting(&count, "run");
-    place(&r, c, layer, &count);
+    place(&r, c, activation, layer, &count);
     hh_free(layer);
     hh_free(r.act);
     hh_free(r.saved);
@@ -198,26 +203,29 @@ hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t 
     make_lists(r, m->config.n_layers);
     r->table_span = hh_alloc((size_t)max_spans * sizeof *r->table_span);
     r->kv = hh_alloc((size_t)max_spans * sizeof *r->kv);
+    r->last_row = hh_alloc((size_t)max_spans * sizeof *r->last_row);
     r->state = hh_alloc((size_t)max_spans * sizeof *r->state);
     for (int i = 0; i < 3; i++) r->tail[i] = hh_alloc((size_t)max_spans * sizeof *r->tail[i]);
     hh_code code = m->be->arena_init(m->be, &r->arena, mode == HH_RUN_TRAINING ? "step" : "run",
-                                     hh_run_bytes(&m->config, max_tokens, max_spans, mode), err);
+                                     hh_run_bytes(&m->config, m->be->activation, max_tokens, max_spans, mode), err);
     if (code != HH_OK) {
         hh_run_free(r);
         return code;
     }
-    place(r, &m->config, m->w.layer, &r->arena);
+    place(r, &m->config, m->be->activation, m->w.layer, &r->arena);
     *out = r;
     return HH_OK;
 }
 
 void hh_run_free(hh_run *r) {
     if (!r) return;
+    hh_backend_record_drop(r->be, r);
     if (r->arena.base) r->be->arena_release(r->be, &r->arena);
     hh_free(r->act);
     hh_free(r->saved);
     hh_free(r->table_span);
     hh_free(r->kv);
+    hh_free(r->last_row);
     hh_free(r->state);
     for (int i = 0; i < 3; i++) hh_free(r->tail[i]);
     hh_free(r);
@@ -248,18 +256,23 @@ void hh_run_begin(hh_run *r, const hh_batch *b) {
     r->n_table_spans = b->n_spans;
 }
 
+/* The value at `at` of t, in words. */
+static void report_nonfinite(hh_run *r, const char *op, int64_t layer, hh_tensor t, int64_t at) {
+    const int64_t row = at / hh_tensor_row_count(t), column = at % hh_tensor_row_count(t);
+    char raw[sizeof(double)];
+    hh_real value;
+    size_t offset = hh_dtype_bytes(t.dtype, row * t.stride + column);
+    r->be->to_host(r->be, raw, (const char *)t.data + offset, hh_dtype_bytes(t.dtype, 1));
+    hh_dequantise(t.dtype, raw, 1, &value);
+    hh_fail(&r->fault, HH_ENONFINITE, "%s, layer %lld: value %lld of token %lld in the batch is %f", op,
+            (long long)layer, (long long)column, (long long)row, (double)value);
+}
+
 void hh_run_look(hh_run *r, const char *op, int64_t layer, hh_tensor t) {
-    if (!r->check_nan || r->fault.code != HH_OK || !t.rank || !r->be->host_memory) return;
-    const int64_t row = hh_tensor_row_count(t);
-    for (int64_t i = 0; i < t.dim[0]; i++) {
-        for (int64_t j = 0; j < row; j++) {
-            double value = (double)hh_row(t, i)[j];
-            if (isfinite(value)) continue;
-            hh_fail(&r->fault, HH_ENONFINITE, "%s, layer %lld: value %lld of token %lld in the batch is %f", op,
-                    (long long)layer, (long long)j, (long long)i, value);
-            return;
-        }
-    }
+    int64_t at;
+    if (!r->check_nan || r->fault.code != HH_OK || !t.rank) return;
+    r->be->ops->find_nonfinite(r->be, &at, t);
+    if (at >= 0) report_nonfinite(r, op, layer, t, at);
 }
 
 void hh_run_announce(hh_run *r, const hh_tap *tap, hh_point point, int64_t layer, hh_tensor t) {

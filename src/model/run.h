@@ -42,6 +42,7 @@ struct hh_run {
     hh_span *table_span;
     int64_t n_table_spans; /* -1: no table yet */
     hh_kv *kv;             /* [max_spans] */
+    int32_t *last_row;     /* [max_spans] */
     hh_tensor *state, *tail[3];
     /* the backward's work memory */
     hh_tensor d_norm, d_wide, d_heads[2], d_gate_up, d_h, work_h, d_conv[3], d_g, d_beta, d_weight;

@@ -5,6 +5,7 @@
 #include "base/filemap.h"
 #include "format/gguf.h"
 #include "format/safetensors.h"
+#include "tensor/mirror.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,19 +18,15 @@ static void write_row(hh_real *row, hh_real *work, const hh_param *p, const void
         memcpy(row + order[i] * head_dim, work + i * head_dim, (size_t)head_dim * sizeof *row);
 }
 
-/* The parameter as the file has it, into dst. */
-static void convert(const hh_model *m, const hh_param *p, hh_dtype dtype, char *dst, char *raw, hh_real *work) {
+/* The parameter, whose bytes are `data`, as the file has it, into dst. */
+static void convert(const hh_model *m, const hh_param *p, const char *data, hh_dtype dtype, char *dst, hh_real *work) {
     const int64_t rows = p->rank == 1 && !p->permuted_rows ? 1 : p->dim[0];
     const int64_t k = hh_tensor_count(*p->slot) / rows;
     const int32_t *order = hh_param_order(m, p);
     const size_t from = hh_dtype_bytes(p->slot->dtype, k), to = hh_dtype_bytes(dtype, k);
     for (int64_t i = 0; i < rows; i++) {
-        const void *src = (const char *)p->slot->data + (size_t)i * from;
-        if (!m->be->host_memory) {
-            m->be->to_host(m->be, raw, src, from);
-            src = raw;
-        }
-        write_row(work, work + k, p, src, k, p->permuted_columns ? order : NULL, m->config.head_dim);
+        write_row(work, work + k, p, data + (size_t)i * from, k, p->permuted_columns ? order : NULL,
+                  m->config.head_dim);
         int64_t row = p->permuted_rows && order ? order[i] : i;
         hh_quantise(dtype, work, k, dst + (size_t)row * to);
     }
@@ -44,8 +41,8 @@ static hh_code save_weights(const hh_model *m, const char *dir, hh_dtype dtype, 
         if (row > longest) longest = row;
     }
     hh_named_tensor *named = hh_alloc((size_t)m->n_params * sizeof *named);
-    hh_real *work = hh_alloc(3 * longest * sizeof *work);
-    char *raw = (char *)(work + 2 * longest);
+    hh_real *work = hh_alloc(2 * longest * sizeof *work);
+    hh_mirror mirror = hh_mirror_of(m->be);
     void *data = NULL;
     hh_code code = hh_alloc_checked(&data, bytes, 1, "a copy of the weights for saving", err);
     char *at = data;
@@ -54,12 +51,14 @@ static hh_code save_weights(const hh_model *m, const char *dir, hh_dtype dtype, 
         hh_dtype t = p->matrix ? dtype : HH_DTYPE_F32;
         named[i].name = p->name;
         named[i].t = p->rank == 1 ? hh_tensor_1d(at, t, p->dim[0]) : hh_tensor_2d(at, t, p->dim[0], p->dim[1]);
-        convert(m, p, t, at, raw, work);
+        convert(m, p, hh_mirror_read(&mirror, *p->slot), t, at, work);
         at += hh_tensor_bytes(named[i].t);
     }
+    if (code == HH_OK) code = m->be->sync(m->be, err); /* what was read came from a backend that works */
     char *path = hh_path_join(dir, "model.safetensors");
     if (code == HH_OK) code = hh_safetensors_write(path, named, m->n_params, err);
     hh_free(path);
+    hh_mirror_release(&mirror);
     hh_free(data);
     hh_free(work);
     hh_free(named);

@@ -64,6 +64,7 @@ static hh_param *add(list *s, hh_tensor *slot, bool matrix, int64_t rows, int64_
                     .dim = {rows, cols ? cols : 1},
                     .slot = slot,
                     .matrix = matrix,
+                    .product = cols > 0,
                     .mixer = s->mixer};
     if (s->layer < 0) {
         snprintf(p->name, sizeof p->name, "%s", name);
@@ -111,7 +112,7 @@ static void add_attention(list *s, hh_layer *l) {
         for (int i = 0; i < 3 && c->gdn_conv; i++) {
             char name[64];
             snprintf(name, sizeof name, "self_attn.gdn.%c_conv.weight", "qkv"[i]);
-            add(s, &l->conv[i], false, l->n_gdn * c->head_dim, 4, name);
+            add(s, &l->conv[i], false, l->n_gdn * c->head_dim, 4, name)->product = false;
         }
     }
     if (!l->dense && c->fusion == HH_FUSION_SCALE)

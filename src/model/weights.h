@@ -68,6 +68,7 @@ typedef struct hh_param {
     int64_t dim[2];
     hh_tensor *slot; /* the place in hh_weights that holds it */
     bool matrix;     /* may be stored in bf16 or quantised; everything else stays float32 in every format */
+    bool product;    /* a matrix that hh_linear or the embedding reads: on a GPU of the activations' type */
     bool mixer;      /* belongs to a hybrid attention layer (trained by align) */
     bool permuted_columns, permuted_rows; /* heads were reordered: of W_O; of gamma and head_gate */
 } hh_param;

@@ -3,6 +3,7 @@
 #include "probe/prober.h"
 
 #include "base/progress.h"
+#include "tensor/mirror.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,9 +27,12 @@ struct hh_prober {
     hh_tensor right_row, wrong_row;   /* [A, C] rows of the head that the readout needs */
     hh_tensor nll;                    /* [rows of one push] */
     hh_tensor dfinal;                 /* [T, C] */
-    int32_t *ids, *target;            /* [T]; [rows of one push] */
-    double *weight, *gradient;        /* [A] lambda^j / Z; [L*H] sums of a backward */
+    hh_tensor gradient;               /* [L*H] sums of a backward */
     hh_arena arena;
+    /* what the CPU reads and writes */
+    int32_t *ids, *target, *repeat;   /* [T]; [rows of one push]; [H*A] 0, 1, .. A-1, 0, 1, .. */
+    double *weight;                   /* [A] lambda^j / Z */
+    hh_real *right, *wrong, *numbers; /* [A, C] twice; [rows of one push, C] or [L*H] */
     /* the loaded pair */
     int64_t T, row0, A; /* tokens; first row that predicts an answer token; answer tokens */
     bool has_wrong;
@@ -45,21 +49,16 @@ static int64_t push_rows(const hh_prober *p) {
     return p->max_tokens;
 }
 
+static hh_tensor matrix(const hh_prober *p, hh_arena *a, int64_t rows, int64_t columns) {
+    return hh_tensor_place_2d(a, p->be->activation, rows, columns);
+}
+
 static void place_trace(trace *t, const hh_prober *p, hh_arena *a, bool streams) {
-    t->heads = hh_arena_alloc(a, sizeof(hh_tensor) * (size_t)p->L);
-    t->input = hh_arena_alloc(a, sizeof(hh_tensor) * (size_t)p->L);
-    t->attention = hh_arena_alloc(a, sizeof(hh_tensor) * (size_t)p->L);
     for (int64_t l = 0; l < p->L; l++) {
-        hh_tensor heads = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->max_tokens, p->H * p->D), input = HH_NONE,
-                  attention = HH_NONE;
-        if (streams) {
-            input = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->max_tokens, p->C);
-            attention = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->max_tokens, p->C);
-        }
-        if (!a->base) continue;
-        t->heads[l] = heads;
-        t->input[l] = input;
-        t->attention[l] = attention;
+        t->heads[l] = matrix(p, a, p->max_tokens, p->H * p->D);
+        if (!streams) continue;
+        t->input[l] = matrix(p, a, p->max_tokens, p->C);
+        t->attention[l] = matrix(p, a, p->max_tokens, p->C);
     }
 }
 
@@ -67,48 +66,73 @@ static void place(hh_prober *p, hh_arena *a) {
     const int64_t T = p->max_tokens, A = p->max_answer, HD = p->H * p->D, most = max64(T, p->H * A);
     place_trace(&p->clean, p, a, true);
     place_trace(&p->corrupt, p, a, false);
-    p->rows = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->L * p->H * A, p->C);
-    p->final = hh_tensor_place_2d(a, HH_DTYPE_REAL, push_rows(p), p->C);
-    p->stream = hh_tensor_place_2d(a, HH_DTYPE_REAL, T, p->C);
-    p->mixed = hh_tensor_place_2d(a, HH_DTYPE_REAL, most, HD);
-    p->product = hh_tensor_place_2d(a, HH_DTYPE_REAL, most, p->C);
-    p->patched = hh_tensor_place_2d(a, HH_DTYPE_REAL, p->L * A, HD);
-    p->right_row = hh_tensor_place_2d(a, HH_DTYPE_REAL, A, p->C);
-    p->wrong_row = hh_tensor_place_2d(a, HH_DTYPE_REAL, A, p->C);
+    p->rows = matrix(p, a, p->L * p->H * A, p->C);
+    p->final = matrix(p, a, push_rows(p), p->C);
+    p->stream = matrix(p, a, T, p->C);
+    p->mixed = matrix(p, a, most, HD);
+    p->product = matrix(p, a, most, p->C);
+    p->patched = matrix(p, a, p->L * A, HD);
+    p->right_row = matrix(p, a, A, p->C);
+    p->wrong_row = matrix(p, a, A, p->C);
     p->nll = hh_tensor_place_1d(a, HH_DTYPE_REAL, push_rows(p));
-    p->dfinal = hh_tensor_place_2d(a, HH_DTYPE_REAL, T, p->C);
-    p->ids = hh_arena_alloc(a, sizeof(int32_t) * (size_t)T);
-    p->target = hh_arena_alloc(a, sizeof(int32_t) * (size_t)push_rows(p));
-    p->weight = hh_arena_alloc(a, sizeof(double) * (size_t)A);
-    p->gradient = hh_arena_alloc(a, sizeof(double) * (size_t)(p->L * p->H));
+    p->dfinal = matrix(p, a, T, p->C);
+    p->gradient = hh_tensor_place_1d(a, HH_DTYPE_REAL, p->L * p->H);
 }
 
-static hh_prober prober_of(const hh_config *c, int64_t max_tokens, int64_t max_answer) {
-    return (hh_prober){.L = c->n_layers,
-                       .H = c->n_heads,
-                       .C = c->width,
-                       .D = c->head_dim,
-                       .max_tokens = max64(max_tokens, max_answer),
-                       .max_answer = max_answer};
+static void alloc_trace(trace *t, int64_t n_layers) {
+    t->heads = hh_alloc(sizeof(hh_tensor) * (size_t)n_layers);
+    t->input = hh_alloc(sizeof(hh_tensor) * (size_t)n_layers);
+    t->attention = hh_alloc(sizeof(hh_tensor) * (size_t)n_layers);
 }
 
-hh_code hh_prober_new(hh_prober **out, const hh_model *m, int64_t max_tokens, int64_t max_answer, hh_error *err) {
-    *out = NULL;
+static void free_trace(trace *t) {
+    hh_free(t->heads);
+    hh_free(t->input);
+    hh_free(t->attention);
+}
+
+/* The CPU's own arrays. */
+static void alloc_lists(hh_prober *p) {
+    const int64_t A = p->max_answer, C = p->C;
+    alloc_trace(&p->clean, p->L);
+    alloc_trace(&p->corrupt, p->L);
+    p->ids = hh_alloc(sizeof(int32_t) * (size_t)p->max_tokens);
+    p->target = hh_alloc(sizeof(int32_t) * (size_t)push_rows(p));
+    p->repeat = hh_alloc(sizeof(int32_t) * (size_t)(p->H * A));
+    p->weight = hh_alloc(sizeof(double) * (size_t)A);
+    p->right = hh_alloc(sizeof(hh_real) * (size_t)(A * C));
+    p->wrong = hh_alloc(sizeof(hh_real) * (size_t)(A * C));
+    p->numbers = hh_alloc(sizeof(hh_real) * (size_t)max64(push_rows(p) * C, p->L * p->H));
+}
+
+static hh_code check_dense(const hh_model *m, hh_error *err) {
     for (int64_t l = 0; l < m->config.n_layers; l++)
         if (!m->w.layer[l].dense)
             return hh_fail(err, HH_EUNSUPPORTED,
                            "%s: layer %lld is already a hybrid layer; heads are probed in the teacher",
                            m->path ? m->path : "the model", (long long)l);
-    hh_prober counted = prober_of(&m->config, max_tokens, max_answer);
+    return HH_OK;
+}
+
+hh_code hh_prober_new(hh_prober **out, const hh_model *m, int64_t max_tokens, int64_t max_answer, hh_error *err) {
+    const hh_config *c = &m->config;
+    *out = NULL;
+    HH_TRY(check_dense(m, err));
+    hh_prober *p = hh_alloc(sizeof *p);
+    *p = (hh_prober){.m = m,
+                     .be = m->be,
+                     .L = c->n_layers,
+                     .H = c->n_heads,
+                     .C = c->width,
+                     .D = c->head_dim,
+                     .max_tokens = max64(max_tokens, max_answer),
+                     .max_answer = max_answer};
+    alloc_lists(p);
     hh_arena count;
     hh_arena_init_counting(&count, "probe");
-    place(&counted, &count);
-    hh_prober *p = hh_alloc(sizeof *p);
-    *p = prober_of(&m->config, max_tokens, max_answer);
-    p->m = m;
-    p->be = m->be;
+    place(p, &count);
     hh_code code;
-    HH_TRY_GOTO(code, hh_arena_init(&p->arena, "probe", count.used, err), failed);
+    HH_TRY_GOTO(code, m->be->arena_init(m->be, &p->arena, "probe", count.used, err), failed);
     place(p, &p->arena);
     HH_TRY_GOTO(code, hh_run_new(&p->keep, m, p->max_tokens, 1, HH_RUN_TRAINING, err), failed);
     HH_TRY_GOTO(code, hh_run_new(&p->run, m, p->max_tokens, 1, HH_RUN_INFERENCE, err), failed);
@@ -123,7 +147,16 @@ void hh_prober_free(hh_prober *p) {
     if (!p) return;
     hh_run_free(p->keep);
     hh_run_free(p->run);
-    hh_arena_release(&p->arena);
+    if (p->arena.base) p->be->arena_release(p->be, &p->arena);
+    free_trace(&p->clean);
+    free_trace(&p->corrupt);
+    hh_free(p->ids);
+    hh_free(p->target);
+    hh_free(p->repeat);
+    hh_free(p->weight);
+    hh_free(p->right);
+    hh_free(p->wrong);
+    hh_free(p->numbers);
     hh_free(p);
 }
 
@@ -164,12 +197,14 @@ static void readout(hh_prober *p, hh_tensor final, int64_t n_groups, double *m) 
         p->be->ops->ce_head(p->be, hh_tensor_rows(p->nll, 0, n), NULL, HH_NONE, NULL, final, &p->m->w.head, p->target,
                             0);
     }
+    hh_tensor_to_host(p->be, p->numbers, p->has_wrong ? final : hh_tensor_rows(p->nll, 0, n));
     for (int64_t g = 0; g < n_groups; g++) {
         m[g] = 0;
         for (int64_t j = 0; j < p->A; j++) {
-            const hh_real *y = hh_row(final, g * p->A + j);
-            double value = p->has_wrong ? dot(y, hh_row(p->right_row, j), p->C) - dot(y, hh_row(p->wrong_row, j), p->C)
-                                        : -(double)*hh_row(p->nll, g * p->A + j);
+            const int64_t row = g * p->A + j;
+            const hh_real *y = p->numbers + row * p->C;
+            double value = p->has_wrong ? dot(y, p->right + j * p->C, p->C) - dot(y, p->wrong + j * p->C, p->C)
+                                        : -(double)p->numbers[row];
             m[g] += p->weight[j] * value;
         }
     }
@@ -196,6 +231,13 @@ static hh_code base_forward(hh_prober *p, hh_run *run, hh_tap_fn *tap, const int
     return HH_OK;
 }
 
+/* Rows of the head's matrix, for both sides. */
+static void read_head_rows(hh_prober *p, hh_tensor rows, const int32_t *ids, hh_real *host) {
+    rows = hh_tensor_rows(rows, 0, p->A);
+    p->be->ops->embedding_fwd(p->be, rows, *head_matrix(p->m), ids);
+    hh_tensor_to_host(p->be, host, rows);
+}
+
 hh_code hh_prober_load(hh_prober *p, const hh_probe_pair *pair, double *clean, double *corrupt, hh_error *err) {
     HH_ASSERT(pair->n_prompt > 0 && pair->n_answer > 0 && pair->n_answer <= p->max_answer);
     p->T = pair->n_prompt + pair->n_answer - 1;
@@ -206,16 +248,16 @@ hh_code hh_prober_load(hh_prober *p, const hh_probe_pair *pair, double *clean, d
     double z = 0;
     for (int64_t j = 0; j < p->A; j++) z += p->weight[j] = pow(HH_PROBE_LAMBDA, (double)j);
     for (int64_t j = 0; j < p->A; j++) p->weight[j] /= z;
-    p->be->ops->embedding_fwd(p->be, hh_tensor_rows(p->right_row, 0, p->A), *head_matrix(p->m), pair->right);
-    if (p->has_wrong)
-        p->be->ops->embedding_fwd(p->be, hh_tensor_rows(p->wrong_row, 0, p->A), *head_matrix(p->m), pair->wrong);
+    for (int64_t i = 0; i < p->H * p->A; i++) p->repeat[i] = (int32_t)(i % p->A);
+    read_head_rows(p, p->right_row, pair->right, p->right);
+    if (p->has_wrong) read_head_rows(p, p->wrong_row, pair->wrong, p->wrong);
     memcpy(p->target, pair->right, sizeof(int32_t) * (size_t)p->A);
     /* the clean forward is last: ids stay those of x */
     HH_TRY(base_forward(p, p->run, keep_corrupt, pair->corrupt, pair, &p->m_corrupt, err));
     HH_TRY(base_forward(p, p->keep, keep_clean, pair->prompt, pair, &p->m_clean, err));
     *clean = p->m_clean;
     *corrupt = p->m_corrupt;
-    return HH_OK;
+    return p->be->sync(p->be, err);
 }
 
 /* x += MLP(norm(x)) for any number of rows, in pieces that a run can hold. */
@@ -241,37 +283,50 @@ static double effect(const hh_prober *p, double m) {
     return (p->m_clean - m) / (p->m_clean - p->m_corrupt);
 }
 
+/* The same head of all rows of t [n, H*D]. */
+static hh_tensor head_columns(const hh_prober *p, hh_tensor t, int64_t head) {
+    return hh_tensor_columns(t, head * p->D, (head + 1) * p->D);
+}
+
 /* product[h*A + j] = W_O[:,h] (O_h(x') - O_h(x)) at answer row j. */
 static hh_tensor head_differences(hh_prober *p, int64_t layer) {
+    const hh_ops *op = p->be->ops;
     hh_tensor mixed = hh_tensor_rows(p->mixed, 0, p->H * p->A), product = hh_tensor_rows(p->product, 0, p->H * p->A);
-    p->be->ops->fill(p->be, mixed, 0);
-    for (int64_t h = 0; h < p->H; h++)
-        for (int64_t j = 0; j < p->A; j++) {
-            const hh_real *clean = hh_row(p->clean.heads[layer], p->row0 + j) + h * p->D;
-            const hh_real *corrupt = hh_row(p->corrupt.heads[layer], p->row0 + j) + h * p->D;
-            hh_real *to = hh_row(mixed, h * p->A + j) + h * p->D;
-            for (int64_t d = 0; d < p->D; d++) to[d] = corrupt[d] - clean[d];
-        }
-    p->be->ops->linear_fwd(p->be, product, mixed, &p->m->w.layer[layer].out, false);
+    hh_tensor clean = answer_rows(p, p->clean.heads[layer]), corrupt = answer_rows(p, p->corrupt.heads[layer]);
+    op->fill(p->be, mixed, 0);
+    for (int64_t h = 0; h < p->H; h++) {
+        hh_tensor to = head_columns(p, hh_tensor_rows(mixed, h * p->A, (h + 1) * p->A), h);
+        op->copy(p->be, to, head_columns(p, corrupt, h));
+        op->axpy(p->be, to, -1, head_columns(p, clean, h));
+    }
+    op->linear_fwd(p->be, product, mixed, &p->m->w.layer[layer].out, false);
     return product;
+}
+
+/* Adds the clean attention output to the streams of all heads of the layers below. */
+static void add_attention(hh_prober *p, int64_t n, hh_tensor attention) {
+    for (int64_t lo = 0; lo < n; lo += p->H * p->A) {
+        hh_tensor repeated = hh_tensor_rows(p->product, 0, p->H * p->A);
+        p->be->ops->gather_rows(p->be, repeated, attention, p->repeat);
+        p->be->ops->axpy(p->be, hh_tensor_rows(p->rows, lo, lo + p->H * p->A), 1, repeated);
+    }
 }
 
 void hh_prober_receivers(hh_prober *p, double *ie) {
     const hh_ops *op = p->be->ops;
-    int64_t n = 0; /* rows in flight: the heads of all layers so far */
+    const int64_t per_layer = p->H * p->A;
     for (int64_t l = 0; l < p->L && !hh_interrupted(); l++) {
-        hh_tensor input = answer_rows(p, p->clean.input[l]), attention = answer_rows(p, p->clean.attention[l]);
-        for (int64_t g = 0; g < n; g += p->A) op->axpy(p->be, hh_tensor_rows(p->rows, g, g + p->A), 1, attention);
-        hh_tensor product = head_differences(p, l);
-        for (int64_t h = 0; h < p->H; h++, n += p->A) {
-            hh_tensor row = hh_tensor_rows(p->rows, n, n + p->A);
-            op->copy(p->be, row, input);
-            op->axpy(p->be, row, 1, attention);
-            op->axpy(p->be, row, 1, hh_tensor_rows(product, h * p->A, (h + 1) * p->A));
-        }
-        push_mlp(p, l, hh_tensor_rows(p->rows, 0, n));
+        /* rows in flight: the heads of all layers so far */
+        hh_tensor attention = answer_rows(p, p->clean.attention[l]), x = hh_tensor_rows(p->stream, 0, p->A);
+        hh_tensor here = hh_tensor_rows(p->rows, l * per_layer, (l + 1) * per_layer);
+        add_attention(p, l * per_layer, attention);
+        op->copy(p->be, x, answer_rows(p, p->clean.input[l]));
+        op->axpy(p->be, x, 1, attention);
+        op->gather_rows(p->be, here, x, p->repeat);
+        op->axpy(p->be, here, 1, head_differences(p, l));
+        push_mlp(p, l, hh_tensor_rows(p->rows, 0, (l + 1) * per_layer));
     }
-    read_groups(p, hh_tensor_rows(p->rows, 0, n), ie);
+    read_groups(p, hh_tensor_rows(p->rows, 0, p->L * per_layer), ie);
     for (int64_t i = 0; i < p->L * p->H; i++) ie[i] = effect(p, ie[i]);
 }
 
@@ -279,36 +334,32 @@ void hh_prober_receivers(hh_prober *p, double *ie) {
 static hh_tensor readout_gradient(hh_prober *p) {
     const hh_ops *op = p->be->ops;
     hh_tensor dfinal = hh_tensor_rows(p->dfinal, 0, p->T), rows = answer_rows(p, p->dfinal);
-    op->fill(p->be, dfinal, 0);
-    if (p->has_wrong) {
-        op->copy(p->be, rows, hh_tensor_rows(p->right_row, 0, p->A));
-        op->axpy(p->be, rows, -1, hh_tensor_rows(p->wrong_row, 0, p->A));
-    } else {
+    hh_tensor plus = hh_tensor_rows(p->right_row, 0, p->A), minus = hh_tensor_rows(p->wrong_row, 0, p->A);
+    if (!p->has_wrong) {
         hh_tensor final = hh_tensor_rows(p->final, 0, p->A), x = hh_tensor_rows(p->stream, 0, p->A);
         const int64_t last = p->L - 1;
         op->copy(p->be, x, answer_rows(p, p->clean.input[last]));
         op->axpy(p->be, x, 1, answer_rows(p, p->clean.attention[last]));
         push_mlp(p, last, x);
         hh_forward_final(p->run, x, final);
-        op->ce_head(p->be, hh_tensor_rows(p->nll, 0, p->A), NULL, rows, NULL, final, &p->m->w.head, p->target, -1);
+        plus = hh_tensor_rows(p->product, 0, p->A);
+        op->ce_head(p->be, hh_tensor_rows(p->nll, 0, p->A), NULL, plus, NULL, final, &p->m->w.head, p->target, -1);
     }
-    for (int64_t j = 0; j < p->A; j++)
-        for (int64_t i = 0; i < p->C; i++) hh_row(rows, j)[i] *= (hh_real)p->weight[j];
+    op->fill(p->be, dfinal, 0);
+    for (int64_t j = 0; j < p->A; j++) {
+        hh_tensor row = hh_tensor_rows(rows, j, j + 1);
+        op->axpy(p->be, row, p->weight[j], hh_tensor_rows(plus, j, j + 1));
+        if (p->has_wrong) op->axpy(p->be, row, -p->weight[j], hh_tensor_rows(minus, j, j + 1));
+    }
     return dfinal;
 }
 
 static void add_gradient(void *context, hh_point point, int64_t layer, hh_tensor dheads) {
     hh_prober *p = context;
     if (point != HH_POINT_HEAD_OUTPUT) return;
-    for (int64_t h = 0; h < p->H; h++) {
-        double sum = 0;
-        for (int64_t t = 0; t < p->T; t++) {
-            const hh_real *d = hh_row(dheads, t) + h * p->D;
-            sum += dot(d, hh_row(p->corrupt.heads[layer], t) + h * p->D, p->D) -
-                   dot(d, hh_row(p->clean.heads[layer], t) + h * p->D, p->D);
-        }
-        p->gradient[layer * p->H + h] = sum;
-    }
+    p->be->ops->head_dot(p->be, hh_tensor_rows(p->gradient, layer * p->H, (layer + 1) * p->H), dheads,
+                         hh_tensor_split(hh_tensor_rows(p->corrupt.heads[layer], 0, p->T), p->H),
+                         hh_tensor_split(hh_tensor_rows(p->clean.heads[layer], 0, p->T), p->H));
 }
 
 void hh_prober_attribution(hh_prober *p, double *direct, double *total) {
@@ -318,7 +369,8 @@ void hh_prober_attribution(hh_prober *p, double *direct, double *total) {
         const hh_backward_options options = {.tap = {add_gradient, p}, .detach_attention = pass == 0};
         hh_backward(p->keep, &batch, readout_gradient(p), NULL, &options);
         double *ie = pass == 0 ? direct : total;
-        for (int64_t i = 0; i < p->L * p->H; i++) ie[i] = -p->gradient[i] / (p->m_clean - p->m_corrupt);
+        hh_tensor_to_host(p->be, p->numbers, p->gradient);
+        for (int64_t i = 0; i < p->L * p->H; i++) ie[i] = -(double)p->numbers[i] / (p->m_clean - p->m_corrupt);
     }
 }
 
@@ -327,13 +379,12 @@ void hh_prober_attribution(hh_prober *p, double *direct, double *total) {
 static void recompute_known(void *context, hh_point point, int64_t layer, hh_tensor heads) {
     hh_prober *p = context;
     if (point != HH_POINT_HEAD_OUTPUT) return;
-    const size_t bytes = sizeof(hh_real) * (size_t)p->D;
+    const hh_ops *op = p->be->ops;
+    hh_tensor here = hh_tensor_join(heads), clean = hh_tensor_rows(p->clean.heads[layer], 0, p->T);
     for (int64_t h = 0; h < p->H; h++)
-        for (int64_t t = 0; t < p->T; t++) {
-            hh_real *here = hh_row(heads, t) + h * p->D;
-            if (!p->known[layer * p->H + h]) memcpy(here, hh_row(p->clean.heads[layer], t) + h * p->D, bytes);
-            if (t >= p->row0) memcpy(hh_row(p->patched, layer * p->A + t - p->row0) + h * p->D, here, bytes);
-        }
+        if (!p->known[layer * p->H + h]) op->copy(p->be, head_columns(p, here, h), head_columns(p, clean, h));
+    op->copy(p->be, hh_tensor_rows(p->patched, layer * p->A, (layer + 1) * p->A),
+             hh_tensor_rows(here, p->row0, p->row0 + p->A));
 }
 
 static bool any_known(const hh_prober *p, const bool *known, int64_t layer) {
@@ -347,8 +398,8 @@ static hh_tensor stream_with_corrupt_head(hh_prober *p, int64_t layer, int64_t h
     const hh_ops *op = p->be->ops;
     hh_tensor x = hh_tensor_rows(p->stream, 0, p->T), mixed = hh_tensor_rows(p->mixed, 0, p->T);
     op->copy(p->be, mixed, hh_tensor_rows(p->clean.heads[layer], 0, p->T));
-    op->copy(p->be, hh_tensor_columns(mixed, head * p->D, (head + 1) * p->D),
-             hh_tensor_columns(hh_tensor_rows(p->corrupt.heads[layer], 0, p->T), head * p->D, (head + 1) * p->D));
+    op->copy(p->be, head_columns(p, mixed, head),
+             head_columns(p, hh_tensor_rows(p->corrupt.heads[layer], 0, p->T), head));
     op->linear_fwd(p->be, x, mixed, &p->m->w.layer[layer].out, false);
     op->axpy(p->be, x, 1, hh_tensor_rows(p->clean.input[layer], 0, p->T));
     return x;

@@ -12,9 +12,10 @@ struct hh_session {
     hh_run *run;
     hh_cache *cache;
     int64_t chunk;
-    hh_tensor logits;        /* [1, V] */
+    hh_tensor logits;        /* [1, V] where the model lives */
+    hh_real *next;           /* [V] the same for the CPU */
     hh_candidate *candidate; /* [V] work of the sampler */
-    hh_arena arena;
+    hh_arena arena, host;
 };
 
 static int64_t chunk_of(const hh_session_options *o) {
@@ -22,38 +23,46 @@ static int64_t chunk_of(const hh_session_options *o) {
     return chunk < o->context ? chunk : o->context;
 }
 
-static void place(hh_session *s, const hh_config *c, hh_arena *a) {
+static void place(hh_session *s, const hh_config *c, hh_arena *a, hh_arena *host) {
     s->logits = hh_tensor_place_2d(a, HH_DTYPE_REAL, 1, c->vocab);
-    s->candidate = hh_arena_alloc(a, (size_t)c->vocab * sizeof *s->candidate);
+    s->next = hh_arena_alloc(host, (size_t)c->vocab * sizeof *s->next);
+    s->candidate = hh_arena_alloc(host, (size_t)c->vocab * sizeof *s->candidate);
 }
 
-static size_t own_bytes(const hh_config *c) {
+static void count_own(const hh_config *c, size_t *bytes, size_t *host_bytes) {
     hh_session s;
-    hh_arena count;
+    hh_arena count, host;
     hh_arena_init_counting(&count, "run");
-    place(&s, c, &count);
-    return count.used;
+    hh_arena_init_counting(&host, "run");
+    place(&s, c, &count, &host);
+    *bytes = count.used;
+    *host_bytes = host.used;
 }
 
-size_t hh_session_bytes(const hh_config *c, const hh_session_options *o) {
-    return hh_run_bytes(c, chunk_of(o), 1, HH_RUN_INFERENCE) + hh_cache_bytes(c, o->context, o->kv_dtype) +
-           own_bytes(c);
+size_t hh_session_bytes(const hh_config *c, hh_dtype activation, const hh_session_options *o) {
+    size_t own, host;
+    count_own(c, &own, &host);
+    return hh_run_bytes(c, activation, chunk_of(o), 1, HH_RUN_INFERENCE) + hh_cache_bytes(c, o->context, o->kv_dtype) +
+           own + host;
 }
 
 hh_code hh_session_new(hh_session **out, const hh_model *m, const hh_session_options *o, hh_error *err) {
     *out = NULL;
     if (o->context < 1 || o->context > (int64_t)1 << 40)
         return hh_fail(err, HH_EINVAL, "a context of %lld tokens makes no sense", (long long)o->context);
+    size_t own, host;
+    count_own(&m->config, &own, &host);
     hh_session *s = hh_alloc(sizeof *s);
     *s = (hh_session){.m = m, .chunk = chunk_of(o)};
-    hh_code code = hh_arena_init(&s->arena, "run", own_bytes(&m->config), err);
+    hh_code code = m->be->arena_init(m->be, &s->arena, "run", own, err);
+    if (code == HH_OK) code = hh_arena_init(&s->host, "run", host, err);
     if (code == HH_OK) code = hh_run_new(&s->run, m, s->chunk, 1, HH_RUN_INFERENCE, err);
     if (code == HH_OK) code = hh_cache_new(&s->cache, m, o->context, o->kv_dtype, err);
     if (code != HH_OK) {
         hh_session_free(s);
         return code;
     }
-    place(s, &m->config, &s->arena);
+    place(s, &m->config, &s->arena, &s->host);
     *out = s;
     return HH_OK;
 }
@@ -62,7 +71,8 @@ void hh_session_free(hh_session *s) {
     if (!s) return;
     hh_run_free(s->run);
     hh_cache_free(s->cache, s->m->be);
-    hh_arena_release(&s->arena);
+    if (s->arena.base) s->m->be->arena_release(s->m->be, &s->arena);
+    hh_arena_release(&s->host);
     hh_free(s);
 }
 
@@ -75,45 +85,53 @@ int64_t hh_session_position(const hh_session *s) {
 }
 
 const hh_real *hh_session_logits(const hh_session *s) {
-    return s->logits.data;
+    return s->next;
 }
 
-static bool row_is_finite(hh_tensor t, int64_t row) {
-    const int64_t n = hh_tensor_row_count(t);
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(hh_row(t, row)[i])) return false;
+/* Row of the first value that is not finite; -1: none. */
+static int64_t find_nonfinite(hh_backend *be, hh_tensor t) {
+    int64_t at;
+    be->ops->find_nonfinite(be, &at, t);
+    return at < 0 ? -1 : at / hh_tensor_row_count(t);
+}
+
+/* The first layer whose kept values show the fault; if they are keys or values, its first position there. */
+static void find_fault(const hh_session *s, int64_t start, int64_t *layer, int64_t *position) {
+    hh_backend *be = s->m->be;
+    for (*layer = 0; *layer < s->m->config.n_layers; ++*layer) {
+        const struct hh_layer_cache *kept = &s->cache->layer[*layer];
+        if (kept->k.rank) {
+            int64_t k = find_nonfinite(be, hh_tensor_rows(kept->k, start, s->cache->length));
+            int64_t v = find_nonfinite(be, hh_tensor_rows(kept->v, start, s->cache->length));
+            if (k >= 0 || v >= 0) {
+                *position = start + (v < 0 || (k >= 0 && k < v) ? k : v);
+                return;
+            }
+        }
+        if (kept->state.rank && find_nonfinite(be, kept->state) >= 0) return;
+    }
+}
+
+static bool next_is_finite(const hh_session *s) {
+    for (int64_t i = 0; i < s->m->config.vocab; i++)
+        if (!isfinite(s->next[i])) return false;
     return true;
 }
 
-/* Where the fault is first seen: the first layer whose kept values show it, and there the first position. */
-static void find_fault(const hh_session *s, int64_t start, int64_t *layer, int64_t *position) {
-    for (*layer = 0; *layer < s->m->config.n_layers; ++*layer) {
-        const struct hh_layer_cache *kept = &s->cache->layer[*layer];
-        for (int64_t p = start; kept->k.rank && kept->k.dtype == HH_DTYPE_REAL && p < s->cache->length; p++) {
-            if (row_is_finite(kept->k, p) && row_is_finite(kept->v, p)) continue;
-            *position = p;
-            return;
-        }
-        for (int64_t h = 0; kept->state.rank && h < kept->state.dim[0]; h++)
-            if (!row_is_finite(kept->state, h)) return;
-    }
-}
-
-/* A value that is not finite fails this request and leaves the session as new. */
-static hh_code check_finite(hh_session *s, hh_tensor final, int64_t start, hh_error *err) {
-    if (!s->m->be->host_memory) return HH_OK;
-    for (int64_t i = 0; i < final.dim[0]; i++) {
-        if (row_is_finite(final, i)) continue;
-        int64_t layer, position = start + i;
-        find_fault(s, start, &layer, &position);
-        hh_session_reset(s);
-        return hh_fail(
-            err, HH_ENONFINITE,
-            "%s: a value is not finite at position %lld, first seen in layer %lld; HYDRAHEAD_CHECK=nan names the "
-            "operation",
-            s->m->path, (long long)position, (long long)layer);
-    }
-    return HH_OK;
+/* A value that is not finite fails this request and leaves the session as new. Of a single token the logits tell. */
+static hh_code check_finite(hh_session *s, hh_tensor final, int64_t start, bool last, hh_error *err) {
+    int64_t row = -1;
+    if (final.dim[0] > 1 || !last) row = find_nonfinite(s->m->be, final);
+    if (row < 0 && last && !next_is_finite(s)) row = final.dim[0] - 1;
+    if (row < 0) return HH_OK;
+    int64_t layer, position = start + row;
+    find_fault(s, start, &layer, &position);
+    hh_session_reset(s);
+    return hh_fail(
+        err, HH_ENONFINITE,
+        "%s: a value is not finite at position %lld, first seen in layer %lld; HYDRAHEAD_CHECK=nan names the "
+        "operation",
+        s->m->path, (long long)position, (long long)layer);
 }
 
 static hh_code eval_chunk(hh_session *s, const int32_t *ids, int64_t n, bool prompt, bool last, hh_error *err) {
@@ -121,14 +139,16 @@ static hh_code eval_chunk(hh_session *s, const int32_t *ids, int64_t n, bool pro
     const hh_span span = {.lo = 0, .hi = n, .pos = start};
     const hh_batch batch = {
         .n_tokens = n, .n_spans = 1, .ids = ids, .span = &span, .cache = &s->cache, .prompt = prompt};
+    hh_backend *be = s->m->be;
     hh_tensor final;
     hh_guard_begin();
-    hh_code code = hh_forward(s->run, &batch, &final, err);
-    if (code == HH_OK && last) hh_next_logits(s->run, final, n - 1, s->logits);
+    hh_code code =
+        last ? hh_forward_next(s->run, &batch, s->logits, &final, err) : hh_forward(s->run, &batch, &final, err);
+    if (code == HH_OK && last) be->to_host(be, s->next, s->logits.data, hh_tensor_bytes(s->logits));
     hh_guard_end();
-    if (code == HH_OK) code = s->m->be->sync(s->m->be, err);
+    if (code == HH_OK) code = be->sync(be, err);
     if (code == HH_ENONFINITE || code == HH_ECANCELLED) hh_session_reset(s); /* the layers do not agree */
-    return code == HH_OK ? check_finite(s, final, start, err) : code;
+    return code == HH_OK ? check_finite(s, final, start, last, err) : code;
 }
 
 static hh_code append(hh_session *s, const int32_t *ids, int64_t n, bool prompt, hh_error *err) {
@@ -169,7 +189,7 @@ hh_code hh_session_generate(hh_session *s, int64_t max_new, const int32_t *end_i
     *n_new = 0;
     if (!s->cache->length) return hh_fail(err, HH_EINVAL, "generation needs at least one token to begin with");
     while (*n_new < max_new) {
-        int32_t id = hh_sample_with(s->logits.data, s->m->config.vocab, sampling, rng, s->candidate);
+        int32_t id = hh_sample_with(s->next, s->m->config.vocab, sampling, rng, s->candidate);
         ++*n_new;
         if (contains(end_ids, n_end, id) || !on_token(context, id)) break;
         if (*n_new == max_new || s->cache->length == s->cache->capacity) break;

@@ -42,6 +42,8 @@ typedef hh_code hh_backend_sync_fn(hh_backend *be, hh_error *err);
 typedef void hh_backend_record_begin_fn(hh_backend *be, const void *owner, uint64_t key);
 typedef bool hh_backend_record_end_fn(hh_backend *be);
 typedef void hh_backend_record_drop_fn(hh_backend *be, const void *owner);
+/* Bytes that arenas may still have, and all that there are. */
+typedef void hh_backend_memory_fn(hh_backend *be, size_t *free_bytes, size_t *all);
 typedef void hh_backend_close_fn(hh_backend *be);
 
 struct hh_backend {
@@ -53,8 +55,9 @@ struct hh_backend {
     int64_t layer;       /* that the model computes, -1 outside layers: for messages */
     int n_threads;
     hh_precision precision;
-    bool decoding; /* set around an op call: every row is the next token of a sequence, and kernels for few tokens may
+    bool decoding;   /* set around an op call: every row is the next token of a sequence, and kernels for few tokens may
                       round otherwise. Else a row's result does not depend on how many rows the call has. */
+    size_t reserved; /* bytes that opening took for scratch and the like where tensors are; 0: not said */
     hh_arena scratch;         /* shared scratch of one op call */
     hh_arena *thread_scratch; /* [n_threads] */
     void *impl;               /* the backend's own */
@@ -62,6 +65,7 @@ struct hh_backend {
     hh_backend_arena_fn *arena_init;
     hh_backend_arena_release_fn *arena_release;
     hh_backend_sync_fn *sync;
+    hh_backend_memory_fn *memory;             /* NULL: not known */
     hh_backend_record_begin_fn *record_begin; /* NULL: this backend does not record */
     hh_backend_record_end_fn *record_end;
     hh_backend_record_drop_fn *record_drop;

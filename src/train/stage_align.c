@@ -10,19 +10,23 @@ typedef struct pass {
     const hh_micro *m;
 } pass;
 
-static void align_layer(const pass *p, hh_student *s, int64_t layer, hh_tensor taught) {
+/* The loss is summed over layers where it arises, so that nobody waits between them. */
+static hh_tensor loss_of(const hh_trainer *t, int64_t i) {
+    return hh_tensor_rows(t->mse, i, i + 1);
+}
+
+static void align_layer(const pass *p, int64_t i, int64_t layer, hh_tensor taught) {
     hh_trainer *t = p->t;
     hh_backend *be = t->be;
+    const hh_student *s = &t->student[i];
     const hh_config *c = &s->model->config;
     int64_t n = p->m->b.n_tokens, hybrid = 0;
     if (s->model->w.layer[layer].dense) return;
     for (int64_t l = 0; l < c->n_layers; l++) hybrid += !s->model->w.layer[l].dense;
     hh_tensor x = hh_tensor_rows(t->stream, 0, n), out = hh_tensor_rows(t->out, 0, n), dy = hh_tensor_rows(t->dx, 0, n);
     hh_forward_attention(s->run, &p->m->b, layer, x, out);
-    be->ops->fill(be, t->one, 0);
-    be->ops->mse(be, t->one, dy, out, taught, p->m->per_token / (double)(c->width * hybrid));
+    be->ops->mse(be, loss_of(t, i), dy, out, taught, p->m->per_token / (double)(c->width * hybrid));
     hh_backward_attention(s->run, &p->m->b, layer, x, dy, s->gradients, HH_NONE);
-    s->loss += hh_sum_rows(t, t->one, 1);
 }
 
 static void see_teacher(void *context, hh_point point, int64_t layer, hh_tensor x) {
@@ -31,15 +35,17 @@ static void see_teacher(void *context, hh_point point, int64_t layer, hh_tensor 
     if (point == HH_POINT_BLOCK_INPUT)
         t->be->ops->copy(t->be, hh_tensor_rows(t->stream, 0, x.dim[0]), x);
     else if (point == HH_POINT_ATTENTION_OUTPUT)
-        for (int64_t i = 0; i < t->n_students; i++) align_layer(p, &t->student[i], layer, x);
+        for (int64_t i = 0; i < t->n_students; i++) align_layer(p, i, layer, x);
 }
 
 static hh_code run(hh_trainer *t, const hh_micro *m, hh_error *err) {
     pass p = {t, m};
     hh_tensor final;
+    t->be->ops->fill(t->be, t->mse, 0);
     hh_run_set_tap(t->teacher_run, (hh_tap){see_teacher, &p});
     hh_code code = hh_forward(t->teacher_run, &m->b, &final, err);
     hh_run_set_tap(t->teacher_run, (hh_tap){0});
+    for (int64_t i = 0; i < t->n_students; i++) t->student[i].loss += hh_sum_rows(t, loss_of(t, i), 1);
     return code;
 }
 

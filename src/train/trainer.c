@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/progress.h"
+#include "tensor/mirror.h"
 #include "train/stage.h"
 
 #include <inttypes.h>
@@ -139,11 +140,11 @@ static void place_buffers(hh_trainer *t, hh_arena *a) {
     int64_t n = t->o.data.micro_tokens, width = t->student[0].model->config.width;
     t->nll = hh_tensor_place_1d(a, HH_DTYPE_REAL, n);
     t->kl = hh_tensor_place_1d(a, HH_DTYPE_REAL, n);
-    t->one = hh_tensor_place_1d(a, HH_DTYPE_REAL, 1);
-    t->dx = hh_tensor_place_2d(a, HH_DTYPE_REAL, n, width);
+    t->mse = hh_tensor_place_1d(a, HH_DTYPE_REAL, t->n_students);
+    t->dx = hh_tensor_place_2d(a, t->be->activation, n, width);
     if (!t->o.stage->mixers_only) return;
-    t->stream = hh_tensor_place_2d(a, HH_DTYPE_REAL, n, width);
-    t->out = hh_tensor_place_2d(a, HH_DTYPE_REAL, n, width);
+    t->stream = hh_tensor_place_2d(a, t->be->activation, n, width);
+    t->out = hh_tensor_place_2d(a, t->be->activation, n, width);
 }
 
 static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *err) {
@@ -152,6 +153,7 @@ static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *e
     HH_TRY(hh_trainset_init(&t->data, d, err));
     int64_t max_spans = hh_trainset_max_spans(d);
     t->span = hh_alloc((size_t)max_spans * sizeof *t->span);
+    t->host = hh_alloc((size_t)d->micro_tokens * sizeof *t->host);
     for (int64_t i = 0; i < t->n_students; i++) {
         if (student[i]->config.width != student[0]->config.width ||
             student[i]->config.vocab != student[0]->config.vocab)
@@ -197,14 +199,16 @@ void hh_trainer_free(hh_trainer *t) {
     hh_run_free(t->teacher_run);
     hh_trainset_release(&t->data);
     hh_free(t->span);
+    hh_free(t->host);
     if (t->arena.base) t->be->arena_release(t->be, &t->arena);
     hh_free(t);
 }
 
 double hh_sum_rows(const hh_trainer *t, hh_tensor x, int64_t n) {
-    HH_ASSERT(t->be->host_memory && n <= x.dim[0]);
+    HH_ASSERT(n <= x.dim[0] && n <= t->o.data.micro_tokens);
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (double)((const hh_real *)x.data)[i];
+    hh_tensor_to_host(t->be, t->host, hh_tensor_rows(x, 0, n));
+    for (int64_t i = 0; i < n; i++) sum += (double)t->host[i];
     return sum;
 }
 

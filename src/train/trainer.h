@@ -67,8 +67,9 @@ struct hh_trainer {
     hh_trainset data;
     int64_t step;              /* steps done */
     hh_span *span;             /* of a micro-batch */
-    hh_tensor nll, kl, one;    /* [micro], [micro], [1] */
+    hh_tensor nll, kl, mse;    /* [micro], [micro], [n_students] */
     hh_tensor dx, stream, out; /* [micro, C] */
+    hh_real *host;             /* [micro] losses where the CPU reads them */
     hh_arena arena;
 };
 

@@ -173,10 +173,10 @@ static void begin_work(work *w, hh_backend *be, hh_tensor q, int64_t n_spans, in
     w->n_kv = n_kv;
     w->kv_of_q = kv_of_q;
     for (int64_t h = 0; h < w->n_q; h++) HH_ASSERT(kv_of_q[h] >= 0 && kv_of_q[h] < n_kv);
-    w->span = (hh_attention_span *)hh_alloc((size_t)(2 * n_spans) * sizeof *w->span);
+    w->span = (hh_attention_span *)hh_alloc_unguarded((size_t)(2 * n_spans) * sizeof *w->span);
     w->fit = w->span + n_spans;
-    w->head = (hh_attention_head *)hh_alloc((size_t)w->n_q * sizeof *w->head);
-    w->group = (hh_attention_group *)hh_alloc((size_t)(n_kv + w->n_q) * sizeof *w->group);
+    w->head = (hh_attention_head *)hh_alloc_unguarded((size_t)w->n_q * sizeof *w->head);
+    w->group = (hh_attention_group *)hh_alloc_unguarded((size_t)(n_kv + w->n_q) * sizeof *w->group);
     w->a.q = q.data;
     w->a.q_stride = q.stride;
     w->a.head_dim = (int32_t)q.dim[2];

@@ -92,6 +92,11 @@ static void release_arena(hh_backend *be, hh_arena *a) {
     *a = (hh_arena){a->name, NULL, 0, 0, 0};
 }
 
+static void measure_memory(hh_backend *be, size_t *free_bytes, size_t *all) {
+    (void)be;
+    if (cudaMemGetInfo(free_bytes, all) != cudaSuccess) *free_bytes = *all = 0;
+}
+
 static void to_device(hh_backend *be, void *dst, const void *src, size_t bytes) {
     hh_cuda *c = hh_cuda_of(be);
     HH_ASSERT(c->mode == HH_CUDA_RUN);
@@ -186,7 +191,7 @@ static void record_begin(hh_backend *be, const void *owner, uint64_t key) {
     hh_cuda_recording *r = c->recordings;
     while (r && (r->owner != owner || r->key != key)) r = r->next;
     if (!r) {
-        r = (hh_cuda_recording *)hh_alloc(sizeof *r);
+        r = (hh_cuda_recording *)hh_alloc_unguarded(sizeof *r);
         r->owner = owner;
         r->key = key;
         if (init_lists(&r->lists, RECORDED_LIST_BYTES, &c->fault) != HH_OK) {
@@ -354,6 +359,8 @@ extern "C" hh_code hh_cuda_open(hh_backend **out, int device, hh_precision preci
     be->arena_init = init_arena;
     be->arena_release = release_arena;
     be->sync = sync;
+    be->memory = measure_memory;
+    be->reserved = HH_CUDA_SCRATCH_BYTES + HH_CUDA_WORKSPACE_BYTES + HH_CUDA_LIST_BYTES;
     be->record_begin = record_begin;
     be->record_end = record_end;
     be->record_drop = record_drop;

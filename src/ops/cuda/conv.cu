@@ -142,7 +142,7 @@ static bool is_taps(hh_tensor w, int64_t N) {
 
 /* The tails' addresses on the card; all have one stride. */
 static float *const *list_tails(hh_backend *be, const hh_tensor *tail, int64_t n_spans, int64_t N) {
-    float *few[FEW], **all = n_spans <= FEW ? few : (float **)hh_alloc((size_t)n_spans * sizeof(float *));
+    float *few[FEW], **all = n_spans <= FEW ? few : (float **)hh_alloc_unguarded((size_t)n_spans * sizeof(float *));
     for (int64_t s = 0; s < n_spans; s++) {
         HH_ASSERT(hh_is_f32(tail[s]) && tail[s].dim[0] == TAIL && hh_tensor_row_count(tail[s]) == N);
         HH_ASSERT(tail[s].stride == tail[0].stride);

@@ -22,7 +22,7 @@ typedef struct plan {
 enum { PLANS = 4096, PROBES = 8 };
 
 void hh_cuda_products_init(hh_cuda *c) {
-    c->products = hh_alloc(PLANS * sizeof(plan));
+    c->products = hh_alloc_unguarded(PLANS * sizeof(plan));
 }
 
 void hh_cuda_products_release(hh_cuda *c) {

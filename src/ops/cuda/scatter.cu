@@ -55,8 +55,8 @@ static void add_target(sorted *s, const layout *l, int32_t target, int64_t lo, i
 /* Counting sort of targets in [0, n_targets). The list is the caller's to free. */
 static sorted sort_rows(const int32_t *targets, int64_t n, int64_t n_targets) {
     const layout l = layout_of(n);
-    sorted s = {(int32_t *)hh_alloc((size_t)l.all * sizeof(int32_t)), n, 0, 0, 0};
-    int32_t *start = (int32_t *)hh_alloc((size_t)(n_targets + 1) * sizeof(int32_t));
+    sorted s = {(int32_t *)hh_alloc_unguarded((size_t)l.all * sizeof(int32_t)), n, 0, 0, 0};
+    int32_t *start = (int32_t *)hh_alloc_unguarded((size_t)(n_targets + 1) * sizeof(int32_t));
     for (int64_t i = 0; i < n; i++) {
         HH_ASSERT(targets[i] >= 0 && targets[i] < n_targets);
         start[targets[i] + 1]++;
