@@ -52,11 +52,11 @@ ifdef CUDA
 CUDA_HOME  ?= /usr/local/cuda
 NVCC       ?= $(CUDA_HOME)/bin/nvcc
 CUDA_ARCHS ?= 90a
-CU_SRC     := $(sort $(wildcard src/ops/cuda/*.cu))
+CU_SRC     := $(filter-out $(if $(MPI),,src/ops/cuda/comm_nccl.cu),$(sort $(wildcard src/ops/cuda/*.cu)))
 CU_OBJ     := $(CU_SRC:src/%.cu=$(BUILD)/obj/%.o)
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo --expt-relaxed-constexpr -Xcompiler -fPIC,-Wall,-Wno-comment -Isrc -Iinclude -MMD -MP \
              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) $(NVCCFLAGS)
-CUDA_LDLIBS = -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -ldl -lrt -lpthread -lstdc++
+CUDA_LDLIBS = -L$(CUDA_HOME)/lib64 $(if $(MPI),-lnccl) -lcublasLt -lcudart_static -ldl -lrt -lpthread -lstdc++
 LDLIBS     += $(CUDA_LDLIBS)
 endif
 
@@ -132,7 +132,7 @@ $(BUILD)/obj/$(1)/%.o: src/%.c
 	$$(call SAY,CC)$$(CC) $$(ALL_CFLAGS) -O3 -ffp-contract=fast $$(ISA_$(1)) -DHH_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
-$(BUILD)/obj/ops/cpu.o: CFLAGS += $(foreach i,$(ISAS),-DHH_HAVE_$(i)) $(if $(CUDA),-DHH_HAVE_CUDA)
+$(BUILD)/obj/ops/cpu.o: CFLAGS += $(foreach i,$(ISAS),-DHH_HAVE_$(i)) $(if $(CUDA),-DHH_HAVE_CUDA $(if $(MPI),-DHH_HAVE_NCCL))
 
 $(foreach k,obj dbl,$(BUILD)/$(k)/tensor/comm.o $(BUILD)/$(k)/tensor/comm_mpi.o): CFLAGS += $(if $(MPI),-DHH_HAVE_MPI $(MPI_CFLAGS))
 

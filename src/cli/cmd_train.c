@@ -195,10 +195,10 @@ static void release(session *s) {
     hh_tokenizer_close(s->tokenizer);
     hh_model_close(s->teacher);
     hh_model_close(s->student);
+    hh_comm_close(&s->comm);
     hh_backend_close(s->be);
     hh_free(s->length);
     hh_buf_release(&s->settings);
-    hh_comm_close(&s->comm);
 }
 
 static bool has_file(const char *dir, const char *name) {
@@ -227,8 +227,12 @@ static hh_code create_student(session *s, hh_error *err) {
     return code;
 }
 
+static hh_code open_backend(session *s, hh_error *err) {
+    HH_TRY(hh_comm_agree(&s->comm, hh_cli_backend(&common, &s->be, err), err));
+    return s->be->host_memory ? HH_OK : hh_cuda_comm(&s->comm, s->be, err);
+}
+
 static hh_code open_models(session *s, hh_error *err) {
-    HH_TRY(hh_cli_backend(&common, &s->be, err));
     if (s->stage == &hh_stage_pretrain && hh_is_directory(s->student_path) && !has_weights(s->student_path))
         HH_TRY(create_student(s, err));
     else
@@ -364,6 +368,7 @@ static void report(const session *s, const hh_job_result *r) {
 static hh_code train(session *s, hh_error *err) {
     HH_TRY(hh_cli_comm(&common, &s->comm, err));
     HH_TRY(hh_comm_agree(&s->comm, check_words(s, err), err));
+    HH_TRY(open_backend(s, err));
     HH_TRY(hh_comm_agree(&s->comm, open_models(s, err), err));
     HH_TRY(open_data_in_turn(s, err));
     write_settings(s);

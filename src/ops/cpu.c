@@ -176,6 +176,15 @@ failed:
     return code;
 }
 
+#ifndef HH_HAVE_NCCL
+hh_code hh_cuda_comm(hh_comm *c, hh_backend *be, hh_error *err) {
+    (void)be;
+    if (c->size == 1) return HH_OK;
+    return hh_fail(err, HH_EUNSUPPORTED,
+                   "this build cannot train on several GPUs; build with `make MPI=1 CUDA=1`, or start one process");
+}
+#endif
+
 #ifndef HH_HAVE_CUDA
 hh_code hh_cuda_open(hh_backend **out, int device, hh_precision precision, hh_error *err) {
     (void)device;

@@ -20,7 +20,7 @@
 #define HH_OPS_OPS_H
 
 #include "tensor/backend.h"
-#include "tensor/tensor.h"
+#include "tensor/comm.h"
 
 #define HH_NONE ((hh_tensor){0})
 
@@ -81,5 +81,8 @@ hh_code hh_cpu_open(hh_backend **out, int n_threads, hh_precision precision, con
 /* Opens the CUDA backend on GPU number `device`: activations in bf16, or in float32 with HH_PRECISION_F32.
  * HH_EUNSUPPORTED with what is missing (build, driver, GPU, architecture). */
 hh_code hh_cuda_open(hh_backend **out, int device, hh_precision precision, hh_error *err);
+/* Makes a group of processes one of their GPUs: tensors that it moves are on `be`, a CUDA backend, then. All ranks call
+ * and fail together; the group is closed before the backend. HH_EUNSUPPORTED when the build has no NCCL. */
+hh_code hh_cuda_comm(hh_comm *c, hh_backend *be, hh_error *err);
 
 #endif

@@ -327,7 +327,9 @@ static hh_code share_weights(hh_trainer *t, hh_error *err) {
 
 static hh_code compute(hh_trainer *t, double lr, hh_error *err) {
     clear_gradients(t);
-    HH_TRY(hh_comm_agree(t->comm, run_micros(t, err), err));
+    hh_code code = run_micros(t, err);
+    if (code == HH_OK) code = t->be->sync(t->be, err);
+    HH_TRY(hh_comm_agree(t->comm, code, err));
     HH_TRY(add_ranks(t, err));
     HH_TRY(measure_gradients(t, err));
     update_weights(t, lr);

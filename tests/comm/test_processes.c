@@ -1,5 +1,5 @@
-/* Several processes do what one does. The program starts itself under mpirun, with jobs as its words: "slices", or
- * "STAGE:DIR:key=n,..." for a training run of the tiny models, so that one start serves several tests. */
+/* Several processes do what one does. The program starts itself under mpirun, with jobs as its words: "slices" and
+ * "gpu-slices", or "STAGE:DIR:key=n,..." for a training run of the tiny models, so that one start serves several tests. */
 #include "base/progress.h"
 #include "train/tiny.h"
 
@@ -15,9 +15,9 @@ static const char *self; /* path of this program */
 
 /* -- the work of a rank -- */
 
+/* Sums of these depend on their order. */
 static hh_real number(int64_t rank, int64_t i) {
-    hh_rng rng = hh_rng_stream((uint64_t)rank, (uint64_t)i);
-    return (hh_real)hh_rng_normal(&rng);
+    return (hh_real)((i * 2654435761 + rank * 40503) % 1000003) / 997 - 500;
 }
 
 static hh_real sum_of_all(int64_t size, int64_t i) {
@@ -26,21 +26,44 @@ static hh_real sum_of_all(int64_t size, int64_t i) {
     return sum;
 }
 
-static void check_slices(hh_comm *c, int64_t n) {
-    hh_real *x = hh_alloc((size_t)(n + 1) * sizeof *x);
+static void check_sums(const hh_real *x, int64_t lo, int64_t hi, int64_t size) {
+    for (int64_t i = lo; i < hi; i++)
+        if (x[i] != sum_of_all(size, i)) {
+            fprintf(stderr, "number %d of %d is %g\n", (int)i, (int)hi, (double)x[i]);
+            fail();
+        }
+}
+
+/* Numbers where the backend has them, with one behind them that must stay. */
+static void check_slices(hh_comm *c, hh_backend *be, int64_t n) {
+    size_t bytes = (size_t)(n + 1) * sizeof(hh_real);
+    hh_arena a;
+    hh_real *x = hh_alloc(bytes);
+    int64_t lo = hh_comm_cut(n, c->rank, c->size), hi = hh_comm_cut(n, c->rank + 1, c->size);
+    assert_ok(be->arena_init(be, &a, "numbers", bytes, &err));
+    hh_tensor there = hh_tensor_1d(a.base, HH_DTYPE_REAL, n);
     for (int64_t i = 0; i < n; i++) x[i] = number(c->rank, i);
     x[n] = 5;
-    int64_t lo = hh_comm_cut(n, c->rank, c->size), hi = hh_comm_cut(n, c->rank + 1, c->size);
-    assert_ok(hh_comm_reduce_scatter(c, hh_tensor_1d(x, HH_DTYPE_REAL, n), &err));
-    for (int64_t i = lo; i < hi; i++)
-        if (x[i] != sum_of_all(c->size, i)) fail_msg("number %d of %d is %g", (int)i, (int)n, (double)x[i]);
+    be->to_device(be, there.data, x, bytes);
+    assert_ok(hh_comm_reduce_scatter(c, there, &err));
+    be->to_host(be, x, there.data, bytes);
+    check_sums(x, lo, hi, c->size);
     for (int64_t i = 0; i < n; i++)
         if (i < lo || i >= hi) x[i] = (hh_real)NAN;
-    assert_ok(hh_comm_all_gather(c, hh_tensor_1d(x, HH_DTYPE_REAL, n), &err));
-    for (int64_t i = 0; i < n; i++)
-        if (x[i] != sum_of_all(c->size, i)) fail_msg("number %d of %d is %g", (int)i, (int)n, (double)x[i]);
+    be->to_device(be, there.data, x, bytes);
+    assert_ok(hh_comm_all_gather(c, there, &err));
+    be->to_host(be, x, there.data, bytes);
+    assert_ok(be->sync(be, &err));
+    check_sums(x, 0, n, c->size);
     assert_true(x[n] == 5);
+    be->arena_release(be, &a);
     hh_free(x);
+}
+
+static void check_all_slices(hh_comm *c, hh_backend *be) {
+    const int64_t counts[] = {0, 1, 17, 1000, 4100003};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) check_slices(c, be, counts[i]);
+    if (!be->host_memory) check_slices(c, be, 40000003);
 }
 
 static void check_messages(hh_comm *c) {
@@ -135,11 +158,18 @@ static int64_t value_of(const char *text, const char *key, int64_t otherwise) {
 
 /* "distill:DIR:kill=3,rank=1". Every rank leaves its sentence in DIR.RANK. */
 static void do_job(const char *word, hh_comm *c) {
-    if (!strcmp(word, "slices")) {
-        const int64_t counts[] = {0, 1, 17, 1000, 4100003};
-        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) check_slices(c, counts[i]);
+    if (strstr(word, "slices")) {
+        hh_backend *be;
+        if (strstr(word, "gpu")) {
+            assert_ok(hh_cuda_open(&be, (int)c->local_rank, HH_PRECISION_AUTO, &err));
+            assert_ok(hh_cuda_comm(c, be, &err));
+        } else
+            assert_ok(hh_cpu_open(&be, 1, HH_PRECISION_F32, "reference", &err));
+        check_all_slices(c, be);
         check_messages(c);
         check_agreement(c);
+        if (!be->host_memory) hh_comm_close(c); /* before its card */
+        hh_backend_close(be);
         return;
     }
     task k = {.me = c->rank};
@@ -253,6 +283,17 @@ static void test_sums_are_taken_in_the_order_of_the_ranks(void **state) {
     finish(3, "slices");
 }
 
+static void test_sums_between_two_gpus(void **state) {
+    (void)state;
+    hh_backend *be;
+    if (hh_cuda_open(&be, 1, HH_PRECISION_AUTO, &err) != HH_OK) {
+        print_message("%s\n", err.text);
+        skip();
+    }
+    hh_backend_close(be);
+    finish(2, "gpu-slices");
+}
+
 static void test_the_loss_curve_is_that_of_one_process(void **state) {
     (void)state;
     expect_same_curve("one", "two");
@@ -325,6 +366,7 @@ int main(int argc, char **argv) {
     if (argc > 1) return be_a_rank(argc - 1, argv + 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_are_taken_in_the_order_of_the_ranks),
+        cmocka_unit_test(test_sums_between_two_gpus),
         cmocka_unit_test(test_the_loss_curve_is_that_of_one_process),
         cmocka_unit_test(test_two_runs_give_the_same_bits),
         cmocka_unit_test(test_another_number_of_processes_continues),
