@@ -6,15 +6,18 @@
 
 #include "base/rng.h"
 #include "model/model.h"
+#include "tensor/mirror.h"
 
 #include <math.h>
+
+static int64_t random_head_dim = 8;
 
 static hh_model *random_model(hh_backend *be, hh_family family, uint64_t seed) {
     hh_config c = {.family = family,
                    .n_layers = 2,
                    .n_heads = 4,
                    .n_kv_heads = 2,
-                   .head_dim = 8,
+                   .head_dim = random_head_dim,
                    .width = 24,
                    .ffn = 40,
                    .vocab = 53,
@@ -33,12 +36,15 @@ static hh_model *random_model(hh_backend *be, hh_family family, uint64_t seed) {
     hh_model *m;
     assert_int_equal(hh_model_create(&m, be, &c, &err), HH_OK);
     hh_rng rng = hh_rng_seeded(seed);
+    hh_mirror mirror = hh_mirror_of(be);
     for (int64_t i = 0; i < m->n_params; i++) {
         hh_tensor t = *m->param[i].slot;
-        hh_real *x = t.data;
+        hh_real *x = hh_mirror_write(&mirror, t);
         double scale = t.rank == 2 ? 1.5 / sqrt((double)t.dim[1]) : 0.1;
         for (int64_t j = 0; j < hh_tensor_count(t); j++) x[j] = (hh_real)(scale * hh_rng_normal(&rng) + (t.rank == 1));
+        hh_mirror_flush(&mirror, t);
     }
+    hh_mirror_release(&mirror);
     return m;
 }
 

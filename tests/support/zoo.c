@@ -4,6 +4,7 @@
 #include "base/filemap.h"
 #include "format/safetensors.h"
 #include "support/support.h"
+#include "tensor/mirror.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -133,13 +134,19 @@ double *zoo_golden(const char *file, int64_t at, int64_t n) {
 hh_real *zoo_logits(const hh_model *m, const int32_t *ids, int64_t n) {
     hh_error err = {0};
     hh_run *run;
+    hh_arena arena;
+    const int64_t v = m->config.vocab;
     assert_ok(hh_run_new(&run, m, n, 1, HH_RUN_INFERENCE, &err));
+    assert_ok(m->be->arena_init(m->be, &arena, "logits", (size_t)(n * v) * sizeof(hh_real) + HH_ARENA_ALIGN, &err));
+    hh_tensor logits = hh_tensor_place_2d(&arena, HH_DTYPE_REAL, n, v), final;
     const hh_span span = {.hi = n};
     const hh_batch batch = {.n_tokens = n, .n_spans = 1, .ids = ids, .span = &span};
-    hh_tensor final;
-    hh_real *out = hh_alloc((size_t)(n * m->config.vocab) * sizeof *out);
+    hh_real *out = hh_alloc((size_t)(n * v) * sizeof *out);
     assert_ok(hh_forward(run, &batch, &final, &err));
-    hh_logits(run, final, NULL, n, hh_tensor_2d(out, HH_DTYPE_REAL, n, m->config.vocab));
+    hh_logits(run, final, NULL, n, logits);
+    hh_tensor_to_host(m->be, out, logits);
+    assert_ok(m->be->sync(m->be, &err));
+    m->be->arena_release(m->be, &arena);
     hh_run_free(run);
     return out;
 }

@@ -8,6 +8,7 @@
 #include "data/corpus.h"
 #include "support/gradcheck.h"
 #include "support/support.h"
+#include "tensor/mirror.h"
 #include "train/initialise.h"
 #include "train/job.h"
 #include "train/stage.h"
@@ -18,13 +19,14 @@
 enum { TINY_L = 2, TINY_H = 4, TINY_V = 61, TINY_LENGTH = 24, TINY_ROWS = 6 };
 
 static hh_error err;
+static int64_t tiny_head_dim = 8;
 
 static hh_config tiny_config(void) {
     return (hh_config){.family = HH_QWEN3,
                        .n_layers = TINY_L,
                        .n_heads = TINY_H,
                        .n_kv_heads = 2,
-                       .head_dim = 8,
+                       .head_dim = tiny_head_dim,
                        .width = 32,
                        .ffn = 40,
                        .vocab = TINY_V,
@@ -42,9 +44,12 @@ static hh_model *tiny_teacher(hh_backend *be, uint64_t seed) {
     hh_config c = tiny_config();
     assert_ok(hh_model_create(&m, be, &c, &err));
     assert_ok(hh_model_initialise(m, seed, &err));
-    hh_real *x = m->flat.data;
+    hh_real *x = hh_alloc(hh_tensor_bytes(m->flat));
+    hh_tensor_to_host(be, x, m->flat);
     for (int64_t i = 0; i < hh_tensor_count(m->flat); i++)
         x[i] *= x[i] == 1 ? 1 : 6; /* far enough from zero to be worth imitating */
+    be->to_device(be, m->flat.data, x, hh_tensor_bytes(m->flat));
+    hh_free(x);
     return m;
 }
 

@@ -1,5 +1,5 @@
-/* The reference of cache_append; see cache.h. It only moves bytes, so there is no faster version. */
-#include "ops/cache.h"
+/* The reference of cache_append; see cache_append.h. It only moves bytes, so there is no faster version. */
+#include "ops/cache_append.h"
 
 #include "base/parallel.h"
 #include "ops/shape.h"

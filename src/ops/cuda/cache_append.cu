@@ -1,4 +1,4 @@
-/* cache_append: new keys and values to where attention reads them; see ops/cache.h. */
+/* cache_append: new keys and values to where attention reads them; see ops/cache_append.h. */
 #include "ops/cuda/cuda.h"
 
 #include <cuda_fp16.h>

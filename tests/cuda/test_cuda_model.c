@@ -1,0 +1,178 @@
+/* Whole models on the GPU against the CPU: logits, decoding, gradients, training, probing; float32 to rounding, bf16 to
+ * what bf16 leaves. */
+#include "support/whole.h"
+
+#include "base/progress.h"
+
+#include <stdio.h>
+
+static hh_backend *cpu, *gpu;
+
+static const char *const models[] = {
+    "qwen3_gqa2",          "qwen3_gqa8",     "qwen3_gqa3_d64",         "qwen3_d128_bias",
+    "llama_gqa3_d64_tied", "hybrid_default", "hybrid_gate_everything", "hybrid_none_all",
+    "hybrid_norm",         "hybrid_plain",   "hybrid_llama",           "hybrid_qwen2_bias"};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+static bool open_gpu(hh_precision precision) {
+    if (hh_cuda_open(&gpu, 0, precision, &err) == HH_OK) return true;
+    fprintf(stderr, "skipped: %s\n", err.text);
+    return false;
+}
+
+static bool exact(void) {
+    return gpu->activation == HH_DTYPE_F32;
+}
+
+/* Takes both. */
+static void expect_close(const char *what, const char *name, numbers a, numbers b, double f32, double bf16) {
+    double e = numbers_error(a, b), allowed = exact() ? f32 : bf16;
+    print_message("%-14s %-24s %s: %.2g\n", what, name, exact() ? "f32 " : "bf16", e);
+    hh_free(a.x);
+    hh_free(b.x);
+    if (!(e <= allowed)) fail_msg("%s of %s: %.3g away, %.3g allowed", what, name, e, allowed);
+}
+
+static void expect_equal(const char *what, const char *name, numbers a, numbers b) {
+    if (a.n != b.n || memcmp(a.x, b.x, (size_t)a.n * sizeof *a.x))
+        fail_msg("%s of %s is %.3g away from the first time", what, name, numbers_error(a, b));
+    hh_free(a.x);
+    hh_free(b.x);
+}
+
+/* Runs a test in both precisions; skips where there is no GPU. */
+static void in_both(void (*body)(void)) {
+    static const hh_precision precisions[] = {HH_PRECISION_F32, HH_PRECISION_AUTO};
+    for (int i = 0; i < 2; i++) {
+        if (!open_gpu(precisions[i])) skip();
+        body();
+        hh_backend_close(gpu);
+    }
+}
+
+static void check_logits(void) {
+    for (int i = 0; i < N_MODELS; i++) {
+        expect_close("logits", models[i], whole_logits(gpu, models[i], HH_LOAD_STORED),
+                     whole_logits(cpu, models[i], HH_LOAD_STORED), 1e-4, 3e-2);
+        expect_equal("logits", models[i], whole_logits(gpu, models[i], HH_LOAD_STORED),
+                     whole_logits(gpu, models[i], HH_LOAD_STORED));
+    }
+}
+
+static void logits(void **unused) {
+    (void)unused;
+    in_both(check_logits);
+}
+
+/* Prefill in chunks and decoding; the second time nearly every step is a replay, of recordings that did not exist the
+ * first time. */
+static void check_sessions(void) {
+    for (int i = 0; i < N_MODELS; i++) {
+        expect_close("decoding", models[i], whole_session(gpu, models[i], gpu->activation),
+                     whole_session(cpu, models[i], HH_DTYPE_REAL), 1e-4, 3e-2);
+        hh_backend_record_begin_fn *record = gpu->record_begin;
+        gpu->record_begin = NULL;
+        hh_backend_record_end_fn *end = gpu->record_end;
+        gpu->record_end = NULL;
+        numbers plain = whole_session(gpu, models[i], gpu->activation);
+        gpu->record_begin = record;
+        gpu->record_end = end;
+        expect_equal("decoding without recordings", models[i], whole_session(gpu, models[i], gpu->activation), plain);
+    }
+}
+
+static void sessions(void **unused) {
+    (void)unused;
+    in_both(check_sessions);
+}
+
+static void check_gradients(void) {
+    for (int i = 0; i < N_MODELS; i++) {
+        double a, b;
+        numbers here = whole_gradients(gpu, models[i], &a), there = whole_gradients(cpu, models[i], &b);
+        print_message("loss           %-24s %.6f, %.6f on the CPU\n", models[i], a, b);
+        expect_close("gradients", models[i], here, there, 1e-4, 6e-2);
+        expect_equal("gradients", models[i], whole_gradients(gpu, models[i], &a), whole_gradients(gpu, models[i], &b));
+        assert_true(a == b);
+    }
+}
+
+static void gradients(void **unused) {
+    (void)unused;
+    in_both(check_gradients);
+}
+
+/* Losses of the first steps stay beside the CPU's; a run that was cut and continued is the same bits. */
+static void check_training(void) {
+    static const hh_stage *const stages[] = {&hh_stage_pretrain, &hh_stage_align, &hh_stage_distill};
+    enum { STEPS = 8 };
+    tiny_head_dim = 32;
+    for (int i = 0; i < 3; i++) {
+        numbers there = whole_training(cpu, stages[i], STEPS, 0, NULL);
+        numbers here = whole_training(gpu, stages[i], STEPS, 0, NULL);
+        numbers again = whole_training(gpu, stages[i], STEPS, 3, temp_path("gpu.bin"));
+        for (int s = 0; s < STEPS; s++)
+            print_message("%s step %d: loss %.6f, %.6f on the CPU\n", stages[i]->name, s, (double)here.x[s],
+                          (double)there.x[s]);
+        expect_equal("training", stages[i]->name, again, numbers_copy(here));
+        here.n = there.n = STEPS;
+        expect_close("losses", stages[i]->name, here, there, 1e-4, 3e-2);
+    }
+    tiny_head_dim = 8;
+}
+
+static void training(void **unused) {
+    (void)unused;
+    in_both(check_training);
+}
+
+static void check_probing(void) {
+    random_head_dim = 32;
+    expect_close("probe", "value pairs", whole_probe(gpu, true), whole_probe(cpu, true), 1e-3, 0.2);
+    expect_close("probe", "key pairs", whole_probe(gpu, false), whole_probe(cpu, false), 1e-3, 0.2);
+    random_head_dim = 8;
+}
+
+static void probing(void **unused) {
+    (void)unused;
+    in_both(check_probing);
+}
+
+/* The shipped model, in its stored type. */
+static void check_nano(void) {
+    hh_model *m;
+    numbers out[2];
+    int32_t ids[200];
+    for (int i = 0; i < 200; i++) ids[i] = (i * 37 + 11) % 1000;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(hh_model_open(&m, i ? cpu : gpu, "models/nano", HH_LOAD_STORED, &err));
+        out[i] = (numbers){zoo_logits(m, ids, 200), 200 * m->config.vocab};
+        hh_model_close(m);
+    }
+    expect_close("logits", "nano", out[0], out[1], 1e-4, 3e-2);
+}
+
+static void nano(void **unused) {
+    (void)unused;
+    in_both(check_nano);
+}
+
+static int open_cpu(void **unused) {
+    (void)unused;
+    return hh_cpu_open(&cpu, 0, HH_PRECISION_F32, NULL, &err) == HH_OK ? 0 : -1;
+}
+
+static int close_cpu(void **unused) {
+    (void)unused;
+    hh_backend_close(cpu);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits),    cmocka_unit_test(nano),     cmocka_unit_test(sessions),
+        cmocka_unit_test(gradients), cmocka_unit_test(training), cmocka_unit_test(probing),
+    };
+    hh_progress_silence(true);
+    return cmocka_run_group_tests_name("cuda models", tests, open_cpu, close_cpu);
+}
