@@ -43,6 +43,11 @@ static hh_tensor matrix(const placing *p, int64_t columns) {
     return hh_tensor_place_2d(p->a, p->type, p->n, columns);
 }
 
+/* Rows at multiples of 8 numbers: odd widths (the gates' columns) would deny every part of the row wide accesses. */
+static hh_tensor aligned_matrix(const placing *p, int64_t columns) {
+    return hh_tensor_columns(matrix(p, (columns + 7) / 8 * 8), 0, columns);
+}
+
 static hh_tensor heads(const placing *p, int64_t n_heads) {
     return hh_tensor_place_3d(p->a, p->type, p->n, n_heads, p->c->head_dim);
 }
@@ -103,7 +108,7 @@ static void place_layer(const placing *p, const hh_layer *l, hh_act *a, hh_tenso
     const hh_config *c = p->c;
     a->rstd1 = kept_vector(p);
     a->rstd2 = kept_vector(p);
-    a->wide = matrix(p, l->column[HH_INPUT_PARTS]);
+    a->wide = aligned_matrix(p, l->column[HH_INPUT_PARTS]);
     a->mixed = heads(p, c->n_heads);
     if (l->n_fa) place_fa(p, l, a);
     if (l->n_gdn) place_gdn(p, l, a);
@@ -123,7 +128,7 @@ static void place_backward(hh_run *r, const placing *p, const hh_layer *layer) {
         if (layer[i].n_gdn > n_gdn) n_gdn = layer[i].n_gdn;
     }
     r->d_norm = matrix(p, c->width);
-    r->d_wide = matrix(p, widest);
+    r->d_wide = aligned_matrix(p, widest);
     for (int i = 0; i < 2; i++) r->d_heads[i] = heads(p, c->n_heads);
     r->d_gate_up = matrix(p, 2 * c->ffn);
     r->d_h = matrix(p, c->ffn);
