@@ -81,7 +81,8 @@ int hh_cli_fail(const hh_error *err);
 hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err);
 
 /* The processes that a launcher (mpirun) has started this one with, for verbs that work together. The first one alone
- * shows progress; unless --threads says otherwise, processes that may run on the same processors share them. */
+ * shows progress. Unless --threads says otherwise, processes that may run on the same processors share them; of several
+ * on a host each has a GPU of its own when the device is "cuda". */
 typedef struct hh_comm hh_comm;
 hh_code hh_cli_comm(hh_cli_common *c, hh_comm *out, hh_error *err);
 

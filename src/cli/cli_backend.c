@@ -36,11 +36,21 @@ hh_dtype hh_cli_kv_dtype(const char *word, const hh_backend *be) {
     return !strcmp(word, "auto") ? be->activation : !strcmp(word, "bf16") ? HH_DTYPE_BF16 : HH_DTYPE_F32;
 }
 
+/* "cuda" is the GPU of the process's number on its host. */
+static void choose_gpu(hh_cli_common *c, const hh_comm *group) {
+    static char own[16];
+    const char *name = c->device ? c->device : hh_env_get()->device;
+    if (group->size == 1 || !name || strcmp(name, "cuda") != 0) return;
+    snprintf(own, sizeof own, "cuda:%d", (int)group->local_rank);
+    c->device = own;
+}
+
 hh_code hh_cli_comm(hh_cli_common *c, hh_comm *out, hh_error *err) {
     HH_TRY(hh_comm_open(out, err));
+    choose_gpu(c, out);
     if (out->rank)
         hh_progress_silence(true);
-    else if (out->bound && c->threads == 0 && !c->quiet)
+    else if (out->bound && c->threads == 0 && !c->device && !c->quiet)
         fprintf(stderr,
                 "hydrahead: the launcher leaves each process %d of this machine's processors; mpirun --bind-to none "
                 "gives them all\n",

@@ -73,7 +73,7 @@ static hh_code put_student(sink *s, const hh_trainer *t, const hh_student *st, h
                 HH_TRY(collect(s, t, st, a, st->range[i], lo, hi, err));
                 if (code == HH_OK) code = put(s, s->piece, (size_t)(hi - lo) * sizeof(hh_real), err);
             }
-    return code;
+    return code == HH_OK ? t->be->sync(t->be, err) : code;
 }
 
 static hh_code put_state(sink *s, const hh_trainer *t, const char *settings, hh_error *err) {
