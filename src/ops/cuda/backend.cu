@@ -234,7 +234,6 @@ static bool record_end(hh_backend *be) {
     if (mode == HH_CUDA_REPLAY && (c->hash != r->hash || r->lists.used != r->list_bytes)) {
         cudaGraphExecDestroy(r->graph);
         r->graph = NULL;
-        record_begin(be, r->owner, r->key);
         return true;
     }
     if (mode == HH_CUDA_RECORD) {
