@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "cli/cli.h"
 #include "format/json.h"
+#include "format/recipe.h"
 #include "model/model.h"
 
 #include <inttypes.h>
@@ -60,7 +61,7 @@ static const hh_command command = {
     .min_words = 1,
     .max_words = 1};
 
-#define MAX_ARGUMENTS 128
+#define MAX_ARGUMENTS (2 * HH_RECIPE_MAX_OPTIONS + 32)
 
 typedef struct line {
     char *word[MAX_ARGUMENTS + 1]; /* NULL ends it */
@@ -84,35 +85,8 @@ static void release_line(line *l) {
     *l = (line){.n = 0};
 }
 
-/* The recipe's object as options: true is a flag, false and null leave an option out, numbers and strings are its value. */
-static hh_code add_options(line *l, const json_t *object, const char *where, hh_error *err) {
-    const char *name;
-    json_t *v;
-    if (!object)
-        return hh_fail(err, HH_EFORMAT, "%s: the recipe has no \"%s\", an object of options", recipe_path, where);
-    if (!json_is_object(object))
-        return hh_fail(err, HH_EFORMAT, "%s: \"%s\" is not an object of options", recipe_path, where);
-    if (json_object_size(object) * 2 + 24 > MAX_ARGUMENTS)
-        return hh_fail(err, HH_EFORMAT, "%s: \"%s\" has %zu options", recipe_path, where, json_object_size(object));
-    json_object_foreach((json_t *)object, name, v) {
-        char number[40];
-        if (json_is_integer(v))
-            snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
-        else if (json_is_real(v) && json_real_value(v) == (double)(int64_t)json_real_value(v))
-            snprintf(number, sizeof number, "%" PRId64, (int64_t)json_real_value(v)); /* 3e8 tokens */
-        else if (json_is_real(v))
-            snprintf(number, sizeof number, "%.17g", json_real_value(v));
-        else if (!json_is_string(v) && !json_is_boolean(v) && !json_is_null(v))
-            return hh_fail(err, HH_EFORMAT, "%s: \"%s\".\"%s\" is neither a number, a string nor true", recipe_path,
-                           where, name);
-        if (json_is_true(v))
-            add_option(l, name, NULL);
-        else if (json_is_string(v))
-            add_option(l, name, json_string_value(v));
-        else if (json_is_number(v))
-            add_option(l, name, number);
-    }
-    return HH_OK;
+static void take_option(void *context, const char *name, const char *value) {
+    add_option(context, name, value);
 }
 
 static void add_common(line *l) {
@@ -170,13 +144,16 @@ typedef struct paths {
 
 static hh_code probe_step(const char *model, const json_t *recipe, const paths *p, hh_error *err) {
     if (hh_file_exists(p->heads)) return HH_OK;
+    if (json_is_null(json_object_get(recipe, "probe")))
+        return hh_fail(err, HH_EINVAL, "%s: \"probe\" is null and %s is not there; put the scores of a probe there",
+                       recipe_path, p->heads);
     line l = {.n = 0};
     add(&l, "probe");
     add(&l, model);
-    hh_code code = add_options(&l, json_object_get(recipe, "probe"), "probe", err);
+    hh_recipe_options(json_object_get(recipe, "probe"), take_option, &l);
     add_option(&l, "out", p->probe);
     add_common(&l);
-    if (code == HH_OK) code = run_verb(hh_cmd_probe, &l, err);
+    hh_code code = run_verb(hh_cmd_probe, &l, err);
     release_line(&l);
     return code;
 }
@@ -186,9 +163,9 @@ static hh_code select_step(const json_t *recipe, const paths *p, hh_error *err) 
     line l = {.n = 0};
     add(&l, "select");
     add(&l, p->heads);
-    hh_code code = add_options(&l, json_object_get(recipe, "select"), "select", err);
+    hh_recipe_options(json_object_get(recipe, "select"), take_option, &l);
     add_option(&l, "out", p->plan);
-    if (code == HH_OK) code = run_verb(hh_cmd_select, &l, err);
+    hh_code code = run_verb(hh_cmd_select, &l, err);
     release_line(&l);
     return code;
 }
@@ -198,12 +175,12 @@ static hh_code convert_step(const char *model, const json_t *recipe, const paths
     line l = {.n = 0};
     add(&l, "convert");
     add(&l, model);
-    hh_code code = add_options(&l, json_object_get(recipe, "convert"), "convert", err);
+    hh_recipe_options(json_object_get(recipe, "convert"), take_option, &l);
     add_option(&l, "plan", p->plan);
     add_option(&l, "out", p->hybrid);
     add_option(&l, "force", NULL); /* what an interrupted run has left */
     add_common(&l);
-    if (code == HH_OK) code = run_verb(hh_cmd_convert, &l, err);
+    hh_code code = run_verb(hh_cmd_convert, &l, err);
     release_line(&l);
     return code;
 }
@@ -211,17 +188,16 @@ static hh_code convert_step(const char *model, const json_t *recipe, const paths
 /* One stage; `student` is the directory it starts from, and is replaced by the one it leaves. */
 static hh_code train_step(const char *model, const json_t *stage, size_t index, char **student, hh_error *err) {
     const char *name = json_string_value(json_object_get(stage, "stage"));
-    if (!name) return hh_fail(err, HH_EFORMAT, "%s: \"train\"[%zu] does not name its \"stage\"", recipe_path, index);
     char *folder = hh_sprintf("%zu-%s", index + 1, name), *dir = hh_path_join(out_dir, folder);
     line l = {.n = 0};
     add(&l, "train");
     add(&l, *student);
-    hh_code code = add_options(&l, stage, "train", err);
+    hh_recipe_options(stage, take_option, &l);
     if (!strcmp(name, "align") || !strcmp(name, "distill")) add_option(&l, "teacher", model);
     for (int64_t i = 0; i < data.n && l.n < MAX_ARGUMENTS - 16; i++) add_option(&l, "data", data.word[i]);
     add_option(&l, "out", dir);
     add_common(&l);
-    if (code == HH_OK) code = run_verb(hh_cmd_train, &l, err);
+    hh_code code = run_verb(hh_cmd_train, &l, err);
     release_line(&l);
     hh_free(folder);
     hh_free(*student);
@@ -280,7 +256,6 @@ static hh_code check_model(const char *model, hh_error *err) {
 
 static hh_code run_steps(const char *model, const json_t *recipe, const paths *p, hh_error *err) {
     const json_t *train = json_object_get(recipe, "train");
-    if (!json_is_array(train)) return hh_fail(err, HH_EFORMAT, "%s: \"train\" is not a list of stages", recipe_path);
     HH_TRY(check_model(model, err));
     HH_TRY(hh_make_directory(out_dir, err));
     HH_TRY(check_begun(model, recipe, err));
@@ -302,7 +277,10 @@ static hh_code transfer(const char *model, hh_error *err) {
     if (!*out_dir) return hh_fail(err, HH_EINVAL, "transfer needs --out DIR");
     HH_TRY(find_recipe(&file, err));
     recipe_path = file;
-    hh_code code = hh_json_read(&recipe, file, (size_t)1 << 20, err);
+    hh_buf text = {0};
+    hh_code code = hh_file_read(file, (size_t)1 << 20, &text, err);
+    if (code == HH_OK) code = hh_recipe_parse(&recipe, file, text.data, text.len, err);
+    hh_buf_release(&text);
     paths p = {.probe = hh_path_join(out_dir, "probe"),
                .plan = hh_path_join(out_dir, "plan.json"),
                .hybrid = hh_path_join(out_dir, "hybrid")};
