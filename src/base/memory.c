@@ -81,10 +81,6 @@ bool hh_mul_overflows(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }
 
-bool hh_add_overflows(size_t a, size_t b, size_t *out) {
-    return __builtin_add_overflow(a, b, out);
-}
-
 hh_code hh_alloc_checked(void **out, size_t count, size_t size, const char *what, hh_error *err) {
     check_guard();
     size_t bytes;

@@ -33,9 +33,8 @@ hh_code hh_alloc_checked(void **out, size_t count, size_t size, const char *what
 void hh_guard_begin(void);
 void hh_guard_end(void);
 
-/* a*b and a+b with overflow noticed. */
+/* a*b with overflow noticed. */
 bool hh_mul_overflows(size_t a, size_t b, size_t *out);
-bool hh_add_overflows(size_t a, size_t b, size_t *out);
 
 typedef struct hh_arena {
     const char *name; /* "model", "run", "step", "scratch": for messages and plans */

@@ -2,7 +2,6 @@
 #include "base/filemap.h"
 #include "cli/cli.h"
 #include "convert/migrate.h"
-#include "data/corpus.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -127,34 +126,15 @@ static hh_hybrid_options hybrid_options(void) {
     return o;
 }
 
-/* The first calibration_tokens tokens of the text. */
-static hh_code read_calibration(hh_ids *ids, const char *model_path, hh_error *err) {
-    hh_tokenizer *t = NULL;
-    char *text = NULL;
-    size_t len;
-    HH_TRY(hh_tokenizer_open(&t, model_path, err));
-    hh_code code =
-        *calibration ? hh_text_read(calibration, &text, &len, err) : hh_text_shipped(false, &text, &len, err);
-    size_t most = (size_t)calibration_tokens * 16; /* bytes; no text has tokens that long on average */
-    if (code == HH_OK) {
-        if (len > most) len = most;
-        code = hh_tokenizer_encode(t, text, len, HH_ENCODE_PLAIN, ids, err);
-    }
-    if (ids->len > calibration_tokens) ids->len = calibration_tokens;
-    hh_free(text);
-    hh_tokenizer_close(t);
-    return code;
-}
-
 static hh_code calibrate(double *gamma, const hh_model *teacher, hh_error *err) {
-    hh_ids ids = {0};
-    hh_code code = read_calibration(&ids, teacher->path, err);
-    int64_t native = teacher->config.max_position, length = native > 0 && native < 1024 ? native : 1024;
-    if (code == HH_OK) code = hh_calibrate_gamma(teacher, ids.data, ids.len, length, gamma, err);
+    hh_tokenizer *t = NULL;
+    int64_t n = calibration_tokens;
+    HH_TRY(hh_tokenizer_open(&t, teacher->path, err));
+    hh_code code = hh_calibrate_on_text(teacher, t, *calibration ? calibration : NULL, &n, gamma, err);
+    hh_tokenizer_close(t);
     if (code == HH_OK)
-        fprintf(stderr, "gamma: root mean squares over %" PRId64 " tokens of %s\n", ids.len,
+        fprintf(stderr, "gamma: root mean squares over %" PRId64 " tokens of %s\n", n,
                 *calibration ? calibration : "the shipped excerpt");
-    hh_ids_release(&ids);
     return code;
 }
 

@@ -1,6 +1,7 @@
 /* gamma from the teacher's own head outputs on calibration text; see migrate.h. */
 #include "base/progress.h"
 #include "convert/migrate.h"
+#include "data/corpus.h"
 #include "model/forward.h"
 #include "tensor/mirror.h"
 
@@ -83,5 +84,22 @@ hh_code hh_calibrate_gamma(const hh_model *teacher, const int32_t *ids, int64_t 
                            " has outputs of root mean square %g; is the teacher whole?",
                            i % c->n_heads, i / c->n_heads, gamma[i]);
     }
+    return code;
+}
+
+hh_code hh_calibrate_on_text(const hh_model *teacher, const hh_tokenizer *t, const char *file, int64_t *n,
+                             double *gamma, hh_error *err) {
+    hh_ids ids = {0};
+    char *text = NULL;
+    size_t len = 0;
+    const size_t most = (size_t)*n * 16; /* bytes; no text has tokens that long on average */
+    hh_code code = file ? hh_text_read(file, &text, &len, err) : hh_text_shipped(false, &text, &len, err);
+    if (code == HH_OK) code = hh_tokenizer_encode(t, text, len < most ? len : most, HH_ENCODE_PLAIN, &ids, err);
+    if (ids.len < *n) *n = ids.len;
+    const int64_t native = teacher->config.max_position;
+    if (code == HH_OK)
+        code = hh_calibrate_gamma(teacher, ids.data, *n, native > 0 && native < 1024 ? native : 1024, gamma, err);
+    hh_ids_release(&ids);
+    hh_free(text);
     return code;
 }

@@ -8,6 +8,7 @@
 
 #include "convert/plan.h"
 #include "model/model.h"
+#include "text/tokenizer.h"
 
 typedef struct hh_hybrid_options {
     hh_fusion fusion;
@@ -34,6 +35,11 @@ hh_code hh_hybrid_check(const hh_config *teacher, const hh_plan *plan, const hh_
  * any stored type. gamma [L*H] by original head (hh_calibrate_gamma), NULL: 1 everywhere. */
 hh_code hh_migrate(hh_model **out, const hh_model *teacher, const hh_plan *plan, const hh_hybrid_options *o,
                    const double *gamma, hh_error *err);
+
+/* hh_calibrate_gamma over the first *n tokens of a text file (NULL: the shipped excerpt), in sequences of the teacher's own
+ * length, at most 1024; *n becomes what there was. */
+hh_code hh_calibrate_on_text(const hh_model *teacher, const hh_tokenizer *t, const char *file, int64_t *n,
+                             double *gamma, hh_error *err);
 
 /* gamma [L*H] by original head: the root mean square of every head's output before W_O over ids[0, n), read as
  * sequences of `length` tokens. HH_EINVAL without tokens. Shows progress. */

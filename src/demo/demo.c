@@ -105,21 +105,6 @@ done:
     return code;
 }
 
-static hh_code calibrate(const hh_demo *d, double *gamma, hh_error *err) {
-    const hh_model *teacher = d->model[HH_DEMO_TEACHER];
-    hh_ids ids = {0};
-    char *text = NULL;
-    size_t len;
-    HH_TRY(hh_text_shipped(false, &text, &len, err));
-    if (len > CALIBRATION_TOKENS * 8) len = CALIBRATION_TOKENS * 8;
-    hh_code code = hh_tokenizer_encode(d->tokenizer, text, len, HH_ENCODE_PLAIN, &ids, err);
-    int64_t n = ids.len < CALIBRATION_TOKENS ? ids.len : CALIBRATION_TOKENS;
-    if (code == HH_OK) code = hh_calibrate_gamma(teacher, ids.data, n, teacher->config.max_position, gamma, err);
-    hh_ids_release(&ids);
-    hh_free(text);
-    return code;
-}
-
 /* What a short transfer needs (docs/TRAINING.md): a small base of the log-scale, on in training too; gates that start
  * open. */
 static hh_code convert(hh_demo *d, hh_error *err) {
@@ -131,7 +116,8 @@ static hh_code convert(hh_demo *d, hh_error *err) {
     o.beta_scale = 1;
     o.gate_bias = 3;
     o.seed = d->o.seed;
-    hh_code code = calibrate(d, gamma, err);
+    int64_t n = CALIBRATION_TOKENS;
+    hh_code code = hh_calibrate_on_text(teacher, d->tokenizer, NULL, &n, gamma, err);
     for (int i = HH_DEMO_CAUSAL; i <= HH_DEMO_RANDOM && code == HH_OK; i++)
         code = hh_migrate(&d->model[i], teacher, &d->plan[i], &o, gamma, err);
     for (int i = 0; i < HH_DEMO_MODELS && code == HH_OK; i++)

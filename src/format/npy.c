@@ -30,17 +30,3 @@ hh_code hh_npy_add(hh_file_writer *w, const hh_real *x, int64_t n, hh_error *err
     }
     return HH_OK;
 }
-
-hh_code hh_npy_write(const char *path, hh_tensor t, hh_error *err) {
-    hh_file_writer *w;
-    HH_ASSERT(t.dtype == HH_DTYPE_REAL);
-    HH_TRY(hh_npy_begin(&w, path, t.rank, t.dim, err));
-    for (int64_t r = 0; r < t.dim[0]; r++) {
-        hh_code code = hh_npy_add(w, hh_row(t, r), hh_tensor_row_count(t), err);
-        if (code != HH_OK) {
-            hh_file_writer_abandon(w);
-            return code;
-        }
-    }
-    return hh_file_writer_commit(w, err);
-}

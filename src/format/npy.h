@@ -10,7 +10,4 @@
 hh_code hh_npy_begin(hh_file_writer **out, const char *path, int rank, const int64_t *dim, hh_error *err);
 hh_code hh_npy_add(hh_file_writer *w, const hh_real *x, int64_t n, hh_error *err);
 
-/* A whole hh_real tensor; its rows may be strided. */
-hh_code hh_npy_write(const char *path, hh_tensor t, hh_error *err);
-
 #endif

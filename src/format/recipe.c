@@ -18,8 +18,7 @@ static hh_code check_options(const json_t *object, const char *where, const char
     const char *name;
     json_t *v;
     if (!object) return hh_fail(err, HH_EFORMAT, "%s: the recipe has no \"%s\", an object of options", path, where);
-    if (!json_is_object(object))
-        return hh_fail(err, HH_EFORMAT, "%s: \"%s\" is not an object of options", path, where);
+    if (!json_is_object(object)) return hh_fail(err, HH_EFORMAT, "%s: \"%s\" is not an object of options", path, where);
     if (json_object_size(object) > HH_RECIPE_MAX_OPTIONS)
         return hh_fail(err, HH_EFORMAT, "%s: \"%s\" has %zu options, more than %d", path, where,
                        json_object_size(object), HH_RECIPE_MAX_OPTIONS);

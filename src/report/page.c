@@ -86,10 +86,6 @@ void hh_page_paragraph(hh_buf *out, const char *text) {
     add_element(out, "p", text);
 }
 
-void hh_page_preformatted(hh_buf *out, const char *text) {
-    add_element(out, "pre", text);
-}
-
 void hh_page_end(hh_buf *out) {
     hh_buf_printf(out, "<script>%s</script>\n</body>\n</html>\n", script);
 }

@@ -10,8 +10,7 @@
 
 void hh_page_begin(hh_buf *out, const char *title, const char *subtitle);
 void hh_page_heading(hh_buf *out, const char *text);
-void hh_page_paragraph(hh_buf *out, const char *text);    /* escaped */
-void hh_page_preformatted(hh_buf *out, const char *text); /* escaped, lines as they are: a plan, a configuration */
+void hh_page_paragraph(hh_buf *out, const char *text); /* escaped */
 void hh_page_end(hh_buf *out);
 
 /* A matrix of cells; value[r*cols + c], NaN is left blank. Hover (and tap) shows "row, column: value" and the cell's

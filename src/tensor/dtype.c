@@ -27,16 +27,6 @@ const char *hh_dtype_name(hh_dtype t) {
     return types[t].name;
 }
 
-bool hh_dtype_parse(const char *name, hh_dtype *out) {
-    for (int t = 0; t < HH_DTYPE_COUNT; t++) {
-        if (strcmp(types[t].name, name) == 0) {
-            *out = (hh_dtype)t;
-            return true;
-        }
-    }
-    return false;
-}
-
 int64_t hh_dtype_block(hh_dtype t) {
     check_type(t);
     return types[t].block;

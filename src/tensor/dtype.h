@@ -37,8 +37,7 @@ typedef float hh_real;
 #define HH_DTYPE_REAL HH_DTYPE_F32
 #endif
 
-const char *hh_dtype_name(hh_dtype t); /* "f32", "bf16", "q4_k", ... */
-bool hh_dtype_parse(const char *name, hh_dtype *out);
+const char *hh_dtype_name(hh_dtype t);   /* "f32", "bf16", "q4_k", ... */
 int64_t hh_dtype_block(hh_dtype t);      /* elements a block: 1, 32 or 256 */
 size_t hh_dtype_block_bytes(hh_dtype t); /* bytes a block */
 bool hh_dtype_is_quantised(hh_dtype t);

@@ -85,6 +85,12 @@ static hh_code read_rule(hh_tokenizer *t, const hh_gguf *g, const pre_rule **rul
                        "%s: " KEY "pre, which names the pre-tokenizer, is missing; convert the model anew", t->path);
     *rule = find_rule(name, len);
     if (*rule) return HH_OK;
+    if (len == 7 && !memcmp(name, "default", 7)) /* llama.cpp's guess, by which it warns that results suffer */
+        return hh_fail(err, HH_EUNSUPPORTED,
+                       "%s: " KEY
+                       "pre is 'default', which a converter writes that did not know the model, and which no "
+                       "supported family was trained with; convert the model anew",
+                       t->path);
     hh_buf known = {0};
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
         hh_buf_printf(&known, "%s%s", i ? ", " : "", rules[i].name);

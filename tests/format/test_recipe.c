@@ -37,13 +37,15 @@ static void test_options_as_they_are_written(void **state) {
     (void)state;
     hh_error err = {0};
     json_t *r;
-    assert_ok(parse(&r,
-                    "{\"probe\": null, \"select\": {}, \"convert\": {}, \"train\": [{\"stage\": \"align\", \"tokens\": "
-                    "3e8, \"lr\": 0.25, \"clip\": 1e300, \"steps\": 7, \"json\": true, \"quiet\": false, \"out\": null}]}",
-                    &err));
+    assert_ok(
+        parse(&r,
+              "{\"probe\": null, \"select\": {}, \"convert\": {}, \"train\": [{\"stage\": \"align\", \"tokens\": "
+              "3e8, \"lr\": 0.25, \"clip\": 1e300, \"steps\": 7, \"json\": true, \"quiet\": false, \"out\": null}]}",
+              &err));
     hh_buf words = {0};
     hh_recipe_options(json_array_get(json_object_get(r, "train"), 0), add_word, &words);
-    assert_string_equal(words.data, "--stage align --tokens 300000000 --lr 0.25 --clip 1.0000000000000001e+300 --steps 7 --json ");
+    assert_string_equal(words.data,
+                        "--stage align --tokens 300000000 --lr 0.25 --clip 1.0000000000000001e+300 --steps 7 --json ");
     hh_buf_release(&words);
     json_decref(r);
 }

@@ -39,7 +39,6 @@ static hh_buf make_page(void) {
     hh_page_heatmap(&b, &map);
     hh_page_chart(&b, "Accuracy", "tokens", "found", true, curve, 2);
     hh_page_table(&b, cells, 3, 2);
-    hh_page_preformatted(&b, "{\"a\": 1}\n");
     hh_page_end(&b);
     return b;
 }

@@ -78,14 +78,10 @@ static void f16_converts_exactly_both_ways(void **state) {
 static void a_name_stands_for_one_type(void **state) {
     (void)state;
     for (int t = 0; t < HH_DTYPE_COUNT; t++) {
-        hh_dtype back = HH_DTYPE_COUNT;
-        assert_true(hh_dtype_parse(hh_dtype_name((hh_dtype)t), &back));
-        assert_int_equal(back, t);
+        for (int other = 0; other < t; other++)
+            assert_string_not_equal(hh_dtype_name((hh_dtype)t), hh_dtype_name((hh_dtype)other));
         assert_int_equal(hh_dtype_is_quantised((hh_dtype)t), hh_dtype_block((hh_dtype)t) > 1);
     }
-    hh_dtype unused;
-    assert_false(hh_dtype_parse("q9_9", &unused));
-    assert_false(hh_dtype_parse("", &unused));
     assert_int_equal(hh_dtype_bytes(HH_DTYPE_Q4_K, 512), 288);
     assert_int_equal(hh_dtype_bytes(HH_DTYPE_BF16, 3), 6);
     assert_int_equal(hh_dtype_bytes(HH_DTYPE_Q8_0, 0), 0);

@@ -264,6 +264,7 @@ static void test_gguf_refused(void **state) {
     assert_refused(open_gguf(&t, make_gguf("llama", "gpt-2", "a b", 1), &err), HH_EUNSUPPORTED, "vocab.gguf",
                    "'llama'");
     assert_refused(open_gguf(&t, make_gguf("gpt2", NULL, "a b", 1), &err), HH_EUNSUPPORTED, "tokenizer.ggml.pre");
+    assert_refused(open_gguf(&t, make_gguf("gpt2", "default", "a b", 1), &err), HH_EUNSUPPORTED, "default");
     assert_refused(open_gguf(&t, make_gguf("gpt2", "viking", "a b", 1), &err), HH_EUNSUPPORTED, "'viking'", "smollm");
     assert_refused(open_gguf(&t, make_gguf("gpt2", "gpt-2", "ab", 1), &err), HH_EFORMAT, "merges[0]");
     assert_refused(open_gguf(&t, make_gguf("gpt2", "gpt-2", "b a", 1), &err), HH_EFORMAT, "merges[0]");
