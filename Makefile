@@ -55,6 +55,7 @@ CUDA_ARCHS ?= 90a
 CU_SRC     := $(filter-out $(if $(MPI),,src/ops/cuda/comm_nccl.cu),$(sort $(wildcard src/ops/cuda/*.cu)))
 CU_OBJ     := $(CU_SRC:src/%.cu=$(BUILD)/obj/%.o)
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo --expt-relaxed-constexpr -Xcompiler -fPIC,-Wall,-Wno-comment -Isrc -Iinclude -MMD -MP \
+             $(if $(filter 90a,$(CUDA_ARCHS)),-DHH_CUDA_HAVE_90A) \
              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) $(NVCCFLAGS)
 CUDA_LDLIBS = -L$(CUDA_HOME)/lib64 $(if $(MPI),-lnccl) -lcublasLt -lcudart_static -ldl -lrt -lpthread -lstdc++
 LDLIBS     += $(CUDA_LDLIBS)

@@ -4,6 +4,7 @@
 #include "ops/cuda/attention.h"
 
 #include <cstdint>
+#include <cstdlib>
 
 extern "C" {
 #include "base/memory.h"
@@ -229,7 +230,8 @@ static void forward_kind(work *w, hh_tensor q, const hh_kv *kv, const hh_span *s
     if (single) return run_decode(w);
     w->pack_kv = !aligned || w->a.kv_dtype != HH_DTYPE_BF16;
     w->pack_q = !is_aligned(q.data, q.stride);
-    run_tiles(w, hh_attention_tiles_fwd);
+    const bool wgmma = getenv("HYDRAHEAD_WGMMA") && hh_attention_wgmma_takes(w->be, w->a.head_dim);
+    run_tiles(w, wgmma ? hh_attention_wgmma_fwd : hh_attention_tiles_fwd);
 }
 
 extern "C" void hh_attention_fwd_cuda(hh_backend *be, hh_tensor o, hh_tensor lse, hh_tensor q, const hh_kv *kv,

@@ -3,6 +3,7 @@
  *   attention.cu         the two ops: spans and heads as lists, operands made fit for the tiles, choice of the kernel
  *   attention_plain.cu   float32 arithmetic, any shape: verification, and what the others do not take
  *   attention_fwd.cu     tiles on tensor cores, forward
+ *   attention_fwd_wgmma.cu  the same with warpgroup products (sm_90a; widths 64 and 128)
  *   attention_bwd.cu     the same, backward: dk and dv in one kernel, dq in another, neither with atomics
  *   attention_decode.cu  one query a span against a long cache: the context is split over the card
  */
@@ -112,6 +113,13 @@ void hh_attention_delta(hh_backend *be, float *delta, hh_tensor do_, hh_tensor o
 bool hh_attention_tiles_take(int64_t head_dim);
 void hh_attention_tiles_fwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span);
 void hh_attention_tiles_bwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span);
+/* a->scale: c_t of the positions that the spans have. */
+void hh_attention_fill_scales(hh_backend *be, hh_attention_args *a, const hh_attention_span *span);
+
+/* attention_fwd_wgmma.cu: the same operands; needs the card and a build for it. */
+bool hh_attention_wgmma_takes(hh_backend *be, int64_t head_dim);
+void hh_attention_wgmma_fwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span);
+void hh_attention_wgmma_bwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span);
 
 /* attention_decode.cu: spans of one query, bf16 queries, keys and values bf16, F16, F32 or Q8_0 in aligned rows. */
 void hh_attention_decode(hh_backend *be, hh_attention_args *a, hh_attention_span *span,

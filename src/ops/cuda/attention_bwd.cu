@@ -203,12 +203,16 @@ static void launch_bwd(hh_backend *be, hh_attention_args *a, hh_attention_span *
     hh_cuda_launch(be, "attention_bwd", tiles_dq<D, MQ, WQ, BN>, grid, 32 * WQ, query_bytes, *a);
 }
 
-void hh_attention_tiles_bwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span) {
+void hh_attention_fill_scales(hh_backend *be, hh_attention_args *a, const hh_attention_span *span) {
     int64_t n = 0;
     for (int i = 0; i < a->n_spans; i++) n = span[i].n > n ? span[i].n : n;
     float *scale = (float *)hh_cuda_scratch(be, (size_t)n * sizeof *scale);
     hh_cuda_launch(be, "attention_bwd", fill_scales, dim3((unsigned)hh_ceil_div(n, 256)), 256, 0, scale, (int)n, *a);
     a->scale = scale;
+}
+
+void hh_attention_tiles_bwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span) {
+    hh_attention_fill_scales(be, a, span);
     switch (a->head_dim) {
     case 32:
         return launch_bwd<32, 2, 4, 64, 2, 4, 64>(be, a, span);
