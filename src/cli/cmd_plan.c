@@ -7,7 +7,7 @@
 #include <string.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static int64_t ctx = 4096, batch = 1, chunk = 512;
+static int64_t ctx = 4096, batch = 1, chunk;
 static const char *kv = "auto";
 static bool train, json;
 
@@ -32,9 +32,8 @@ static const hh_option options[] = {
      .kind = HH_OPTION_INT,
      .value = &chunk,
      .argument = "N",
-     .min = 1,
      .max = 1e6,
-     .help = "tokens of one prefill pass"},
+     .help = "tokens of one prefill pass; 0 is what keeps the device busy"},
     {.name = "kv",
      .kind = HH_OPTION_CHOICE,
      .value = &kv,
@@ -88,7 +87,7 @@ static void plan_inference(table *t, const hh_config *c, const hh_backend *be) {
     add(t, "kv_cache", "KV cache of the kept heads", (double)batch * (cache - fixed));
     add(t, "states", "states of the linear heads", (double)batch * fixed);
     add(t, "activations", "activations of one pass",
-        (double)batch * ((double)hh_session_bytes(c, be->activation, &o) - cache));
+        (double)batch * ((double)hh_session_bytes(c, be, &o) - cache));
 }
 
 static void plan_training(table *t, const hh_config *c, const hh_backend *be, double weights) {

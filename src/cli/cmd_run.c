@@ -13,7 +13,7 @@
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *file, *kv = "auto", *system_text;
 static bool chat, special;
-static int64_t max_new = 256, top_k, context, chunk = 512;
+static int64_t max_new = 256, top_k, context, chunk;
 static double temperature, top_p = 1, min_p;
 static hh_words stops;
 
@@ -87,9 +87,8 @@ static const hh_option options[] = {
      .kind = HH_OPTION_INT,
      .value = &chunk,
      .argument = "N",
-     .min = 1,
      .max = 1e6,
-     .help = "tokens of one prefill pass"},
+     .help = "tokens of one prefill pass; 0 is what keeps the device busy"},
     {.name = "kv",
      .kind = HH_OPTION_CHOICE,
      .value = &kv,
@@ -236,6 +235,7 @@ static hh_code read_prompt(hh_buf *out, const char *word, hh_error *err) {
 }
 
 static hh_code new_session(hh_session **out, const hh_cli_opened *o, int64_t tokens, hh_error *err) {
+    if (!chunk) chunk = o->be->pass_tokens;
     const hh_session_options so = {.context = tokens, .chunk = chunk, .kv_dtype = hh_cli_kv_dtype(kv, o->be)};
     return hh_session_new(out, o->m, &so, err);
 }

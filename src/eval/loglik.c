@@ -50,6 +50,7 @@ hh_code hh_loglik_new(hh_loglik **out, const hh_model *m, int64_t max_length, in
     *out = NULL;
     l->m = m;
     l->max_length = max_length;
+    if (batch < m->be->pass_tokens) batch = m->be->pass_tokens;
     l->max_tokens = batch > max_length ? batch : max_length;
     size_t bytes = hh_cache_bytes(&m->config, max_length, m->be->activation);
     int64_t wanted = max_group == 1 ? 0 : bytes ? budget / (int64_t)bytes : 64;

@@ -153,6 +153,7 @@ hh_code hh_cpu_open(hh_backend **out, int n_threads, hh_precision precision, con
         .host_memory = true,
         .activation = HH_DTYPE_REAL,
         .layer = -1,
+        .pass_tokens = 512,
         .n_threads = n_threads,
         .precision = precision,
         .impl = c,

@@ -18,8 +18,8 @@ struct hh_session {
     hh_arena arena, host;
 };
 
-static int64_t chunk_of(const hh_session_options *o) {
-    int64_t chunk = o->chunk > 0 ? o->chunk : 512;
+static int64_t chunk_of(const hh_backend *be, const hh_session_options *o) {
+    int64_t chunk = o->chunk > 0 ? o->chunk : be->pass_tokens;
     return chunk < o->context ? chunk : o->context;
 }
 
@@ -39,10 +39,10 @@ static void count_own(const hh_config *c, size_t *bytes, size_t *host_bytes) {
     *host_bytes = host.used;
 }
 
-size_t hh_session_bytes(const hh_config *c, hh_dtype activation, const hh_session_options *o) {
+size_t hh_session_bytes(const hh_config *c, const hh_backend *be, const hh_session_options *o) {
     size_t own, host;
     count_own(c, &own, &host);
-    return hh_run_bytes(c, activation, chunk_of(o), 1, HH_RUN_INFERENCE) + hh_cache_bytes(c, o->context, o->kv_dtype) +
+    return hh_run_bytes(c, be->activation, chunk_of(be, o), 1, HH_RUN_INFERENCE) + hh_cache_bytes(c, o->context, o->kv_dtype) +
            own + host;
 }
 
@@ -53,7 +53,7 @@ hh_code hh_session_new(hh_session **out, const hh_model *m, const hh_session_opt
     size_t own, host;
     count_own(&m->config, &own, &host);
     hh_session *s = hh_alloc(sizeof *s);
-    *s = (hh_session){.m = m, .chunk = chunk_of(o)};
+    *s = (hh_session){.m = m, .chunk = chunk_of(m->be, o)};
     hh_code code = m->be->arena_init(m->be, &s->arena, "run", own, err);
     if (code == HH_OK) code = hh_arena_init(&s->host, "run", host, err);
     if (code == HH_OK) code = hh_run_new(&s->run, m, s->chunk, 1, HH_RUN_INFERENCE, err);

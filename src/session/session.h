@@ -10,12 +10,11 @@ typedef struct hh_session hh_session;
 
 typedef struct hh_session_options {
     int64_t context;   /* tokens the caches hold */
-    int64_t chunk;     /* tokens of one prefill pass; 0: 512 */
+    int64_t chunk;     /* tokens of one prefill pass; 0: the backend's pass_tokens */
     hh_dtype kv_dtype; /* F32 or BF16; the backend's `activation` is the natural one */
 } hh_session_options;
 
-/* On a backend with activations of this type. */
-size_t hh_session_bytes(const hh_config *c, hh_dtype activation, const hh_session_options *o);
+size_t hh_session_bytes(const hh_config *c, const hh_backend *be, const hh_session_options *o);
 hh_code hh_session_new(hh_session **out, const hh_model *m, const hh_session_options *o, hh_error *err);
 void hh_session_free(hh_session *s);
 void hh_session_reset(hh_session *s);
