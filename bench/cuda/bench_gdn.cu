@@ -2,12 +2,10 @@
  * the decode step. Also how far the chunked form is from the recurrent one, which keeps everything in float32. Prints a
  * line a case, then the same as CSV.
  *
- *     build-cuda/bench/cuda/bench_gdn [WORD]     only cases with WORD in their name */
+ *     build-cuda/bench/cuda/bench_gdn [WORD [1|2]]     only cases with WORD in their name; chunks by gdn_wide.cu or
+ *                                                      by gdn_chain.cu */
 #include "cuda/timing.h"
-
-extern "C" {
-#include "ops/gdn.h"
-}
+#include "ops/cuda/gdn_fwd.cuh"
 
 #include <cmath>
 #include <string>
@@ -103,6 +101,7 @@ static double error_of(inputs *x, hh_backend *be, const gdn_case *c) {
 
 int main(int argc, char **argv) {
     hh_backend *be = bench_open(HH_PRECISION_AUTO);
+    if (argc > 2) hh_gdn_chunked_path = atoi(argv[2]);
     std::vector<std::string> csv;
     char line[256];
     printf("%-28s %10s %10s %8s %9s\n", "case", "us", "floor us", "share", "error");

@@ -1,17 +1,17 @@
 /* What the files of Gated DeltaNet's forward share: its arguments on the card.
  *
- * Two ways compute it. The step (gdn_step.cu) goes token by token in float32 for every type and head width: decode,
- * verification, and the last token of a span when it is a chunk by itself. The chain (gdn_fwd.cu) goes chunk by chunk on
- * tensor cores: bf16 and heads 64 or 128 wide.
+ * The step (gdn_step.cu) goes token by token in float32 for every type and head width: decode, verification, and the last
+ * token of a span when it is a chunk by itself. Chunks of heads 64 or 128 wide in bf16 go to tensor cores: what needs no
+ * state is prepared for all at once (gdn_fwd.cu), then columns of the state, which are independent of one another, run
+ * through the chunks sixteen at a time: many heads or spans in gdn_wide.cu, few in gdn_chain.cu. Both take every sum in
+ * the same order: which of them runs changes no bit, nor does where a sequence is cut between two calls.
+ *
+ * There everything is transposed: S^T, R^T and V^^T are A operands and pass from product to product as fragments.
  */
 #ifndef HH_OPS_CUDA_GDN_FWD_CUH
 #define HH_OPS_CUDA_GDN_FWD_CUH
 
-#include "ops/cuda/cuda.h"
-
-extern "C" {
-#include "ops/gdn.h"
-}
+#include "ops/cuda/gdn_chunk.cuh"
 
 typedef struct hh_gdn_io {
     const void *q, *k, *v; /* activations: rows are tokens, heads D apart */
@@ -52,6 +52,103 @@ static __device__ __forceinline__ int64_t hh_gdn_chunks_before(const hh_gdn_io &
 /* Does this span end with a chunk of one token? */
 static __host__ __device__ __forceinline__ bool hh_gdn_has_last_token(hh_span span) {
     return (span.hi - span.lo) % HH_GDN_CHUNK == 1;
+}
+
+/* Where the tokens end that go in chunks of more than one. */
+static __host__ __device__ __forceinline__ int64_t hh_gdn_chunks_end(hh_span span) {
+    return hh_gdn_has_last_token(span) ? span.hi - 1 : span.hi;
+}
+
+/* What is prepared of a chunk and head, laid out as it is wanted in shared memory. */
+typedef struct hh_gdn_prepared {
+    hh_bf16 Bm[HH_GDN_CHUNK * HH_GDN_STRIDE(HH_GDN_CHUNK)], P[HH_GDN_CHUNK * HH_GDN_STRIDE(HH_GDN_CHUNK)];
+    float into[HH_GDN_CHUNK], out[HH_GDN_CHUNK]; /* e^G, e^{G_n - G} */
+} hh_gdn_prepared;
+
+/* All chunks of more than one token from what was prepared, [chunks, n_heads]. */
+void hh_gdn_wide(hh_backend *be, const hh_gdn_io *x, const hh_gdn_prepared *from);
+void hh_gdn_chain(hh_backend *be, const hh_gdn_io *x, const hh_gdn_prepared *from);
+extern int hh_gdn_chunked_path; /* for benchmarks: 1 wide, 2 chain; 0 chooses */
+
+/* A fragment to and from shared memory, in registers' order. */
+static __device__ __forceinline__ void hh_gdn_put(uint4 *to, const uint32_t a[4]) {
+    to[threadIdx.x & 31] = make_uint4(a[0], a[1], a[2], a[3]);
+}
+static __device__ __forceinline__ void hh_gdn_take(uint32_t a[4], const uint4 *from) {
+    uint4 v = from[threadIdx.x & 31];
+    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
+}
+
+/* acc [16 columns of the state, 16 tokens] = S^T X^T; X, 16 rows of a tile [64, D], has been loaded to `b`. Even and odd
+ * steps are summed apart: half the latency. */
+template <int D>
+static __device__ __forceinline__ void hh_gdn_times_state(float acc[2][4], const uint32_t S[D / 16][4],
+                                                          const uint32_t b[D / 16][4]) {
+    float odd[2][4];
+#pragma unroll
+    for (int i = 0; i < 8; i++) acc[i / 4][i % 4] = odd[i / 4][i % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) hh_mma_pair(k % 2 ? odd : acc, S[k], b[k]);
+#pragma unroll
+    for (int i = 0; i < 8; i++) acc[i / 4][i % 4] += odd[i / 4][i % 4];
+}
+template <int D> static __device__ __forceinline__ void hh_gdn_load_rows(uint32_t b[D / 16][4], const hh_bf16 *rows) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) hh_load_b_transposed(b[k], rows + 16 * k, HH_GDN_STRIDE(D));
+}
+
+/* R^T of F6 as a fragment, from (K S0)^T of sixteen tokens, V^T and e^G at the first of them. */
+static __device__ __forceinline__ void hh_gdn_pack_R(uint32_t R[4], const float KS[2][4], const uint32_t v[4],
+                                                     const float *into) {
+    float x[2][4];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float2 e = *(const float2 *)(into + 8 * half + 2 * (threadIdx.x & 3));
+        x[half][0] = hh_low_bf16(v[2 * half]) - e.x * KS[half][0];
+        x[half][1] = hh_high_bf16(v[2 * half]) - e.y * KS[half][1];
+        x[half][2] = hh_low_bf16(v[2 * half + 1]) - e.x * KS[half][2];
+        x[half][3] = hh_high_bf16(v[2 * half + 1]) - e.y * KS[half][3];
+    }
+    hh_pack_fragment(R, x);
+}
+
+/* Every token's column times its factor. */
+static __device__ __forceinline__ void hh_gdn_scale_tokens(float acc[2][4], const float *factor) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float2 e = *(const float2 *)(factor + 8 * half + 2 * (threadIdx.x & 3));
+        acc[half][0] *= e.x, acc[half][1] *= e.y, acc[half][2] *= e.x, acc[half][3] *= e.y;
+    }
+}
+
+/* Sixteen rows of the state's sixteen columns from `column` on, as S^T in float32. */
+static __device__ __forceinline__ void hh_gdn_load_state(float S[2][4], const float *state, int64_t D, int64_t row,
+                                                         int64_t column) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        S[i / 4][i % 4] =
+            state ? state[(row + 8 * (i / 4) + 2 * (lane & 3) + (i & 1)) * D + column + lane / 4 + 8 * (i / 2 % 2)] : 0;
+}
+static __device__ __forceinline__ void hh_gdn_store_state(float *state, const float S[2][4], int64_t D, int64_t row,
+                                                          int64_t column) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        state[(row + 8 * (i / 4) + 2 * (lane & 3) + (i & 1)) * D + column + lane / 4 + 8 * (i / 2 % 2)] =
+            S[i / 4][i % 4];
+}
+
+/* Sixteen rows of sixteen columns, from this warp's corner of shared memory to rows `stride` apart; n of them. */
+static __device__ __forceinline__ void hh_gdn_store_rows(hh_bf16 *to, int64_t stride, int64_t n, hh_bf16 *turn,
+                                                         const uint32_t a[4]) {
+    const int lane = threadIdx.x & 31;
+    hh_store_transposed(turn, HH_GDN_STRIDE(16), a);
+    __syncwarp();
+    if (lane / 2 < n)
+        *(uint4 *)(to + lane / 2 * stride + lane % 2 * 8) =
+            *(const uint4 *)(turn + lane / 2 * HH_GDN_STRIDE(16) + lane % 2 * 8);
+    __syncwarp();
 }
 
 #endif

@@ -124,5 +124,9 @@ template <int N> static __device__ __forceinline__ void hh_copy_wait() {
 static __device__ __forceinline__ void hh_barrier(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+/* Arrives there without waiting. */
+static __device__ __forceinline__ void hh_barrier_arrive(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 
 #endif
