@@ -40,11 +40,18 @@ static void run_tiles(hh_backend *be, gdn_bwd *x, bool fast, const hh_span *span
     hh_cuda_scratch_begin(be);
     gdn_bwd_chunk *list = (gdn_bwd_chunk *)hh_cuda_scratch(be, (size_t)chunks * sizeof *list);
     int64_t *span_chunk = (int64_t *)hh_cuda_scratch(be, (size_t)(x->n_spans + 1) * sizeof *span_chunk);
-    x->carry = (float *)hh_cuda_scratch(be, (size_t)(x->heads * x->D * x->D) * sizeof(float));
+    for (int i = 0; i < 2; i++)
+        x->carry[i] = (float *)hh_cuda_scratch(be, (size_t)(x->heads * x->D * x->D) * sizeof(float));
     x->chunk = list;
     x->span_chunk = span_chunk;
     hh_cuda_launch(be, "gdn_bwd", list_chunks, dim3(1), dim3(1024), 0, list, span_chunk,
                    hh_cuda_list(be, span, x->n_spans), x->n_spans);
+    if (fast) {
+        x->window_chunks = gdn_bwd_choose_window(be, span, x->n_spans, x->heads, x->D);
+        x->window_bytes = gdn_bwd_window_bytes(x->D);
+        const int64_t windows = x->window_chunks ? hh_ceil_div(chunks, x->window_chunks) : 0;
+        x->windows = (char *)hh_cuda_scratch(be, (size_t)(windows * x->heads * x->window_bytes));
+    }
     const int64_t fit = (int64_t)hh_cuda_scratch_left(be) / 256 * 256 / (x->heads * x->scratch_bytes);
     HH_ASSERT(fit > 0);
     const int64_t most = fit < chunks ? fit : chunks;
@@ -58,6 +65,9 @@ static void run_tiles(hh_backend *be, gdn_bwd *x, bool fast, const hh_span *span
         } else {
             gdn_bwd_tile_plain(be, x);
         }
+        float *before = x->carry[1];
+        x->carry[1] = x->carry[0];
+        x->carry[0] = before;
     }
 }
 

@@ -35,9 +35,11 @@ typedef struct gdn_bwd {
     const gdn_bwd_chunk *chunk;   /* of all spans */
     const int64_t *span_chunk;    /* [n_spans + 1]: the first chunk of every span */
     int64_t n_spans, first, last; /* chunks [first, last) are the tile's */
-    float *carry;                 /* [h,D,D]: dS at the tile's edge, when that cuts a span */
+    float *carry[2];              /* [h,D,D]: dS at the tile's end and before it, when that cuts a span */
     char *scratch;                /* [chunks of the tile, heads] of scratch_bytes each */
     int64_t scratch_bytes;
+    char *windows;                       /* of scan, [windows of the tile, heads] of window_bytes each */
+    int64_t window_bytes, window_chunks; /* chunks in a window; 0: spans are not cut */
 } gdn_bwd;
 
 /* The tile [first, last). */
@@ -53,6 +55,9 @@ int64_t gdn_bwd_scratch_plain(int64_t D); /* bytes a chunk and head */
  * prepare makes the two [D,D] factors, scan walks and leaves dS1 of every chunk in the second one's place, finish
  * computes all gradients of a chunk from S0, dS1 and its tokens. */
 gdn_bwd_tile_fn gdn_bwd_prepare, gdn_bwd_scan, gdn_bwd_finish;
+
+int64_t gdn_bwd_choose_window(hh_backend *be, const hh_span *span, int64_t n_spans, int64_t heads, int64_t D);
+int64_t gdn_bwd_window_bytes(int64_t D);
 
 /* Scratch of a chunk and head, in bytes from its start. */
 static inline __host__ __device__ int64_t gdn_bwd_at_ZK(int64_t D) {
@@ -80,12 +85,12 @@ static __device__ __forceinline__ char *gdn_bwd_scratch_of(const gdn_bwd &x, int
 
 /* dS [D,D] of head h behind chunk `end`, the last of span s inside the tile; NULL: zeros. */
 static __device__ __forceinline__ const float *gdn_dS_from(const gdn_bwd &x, int64_t s, int64_t end, int64_t h) {
-    if (end < x.span_chunk[s + 1]) return x.carry + h * x.D * x.D;
+    if (end < x.span_chunk[s + 1]) return x.carry[0] + h * x.D * x.D;
     return x.dstate ? (const float *)x.dstate[s].data + h * x.dstate[s].stride : NULL;
 }
 /* Where it goes from before chunk `begin`, the first of span s inside the tile; NULL: nowhere. */
 static __device__ __forceinline__ float *gdn_dS_to(const gdn_bwd &x, int64_t s, int64_t begin, int64_t h) {
-    if (begin > x.span_chunk[s]) return x.carry + h * x.D * x.D;
+    if (begin > x.span_chunk[s]) return x.carry[1] + h * x.D * x.D;
     return x.dstate ? (float *)x.dstate[s].data + h * x.dstate[s].stride : NULL;
 }
 

@@ -1,13 +1,8 @@
-/* The chain of Gated DeltaNet's backward on tensor cores: what a chunk does to dS (prepare), and dS through the chunks
- * (scan); see gdn_bwd.cuh. */
+/* What a chunk of Gated DeltaNet does to dS, from its tokens alone, on tensor cores; see gdn_bwd.cuh. */
 #include "ops/cuda/gdn_bwd.cuh"
 #include "ops/cuda/gdn_chunk.cuh"
 
 #define SQUARE_STRIDE HH_GDN_STRIDE(GDN_N)
-#define COLUMNS       32 /* of dS, that a block of the scan has */
-#define STAGES        4  /* chunks on their way to it, and the one in work */
-
-/* -- prepare -- */
 
 template <int D> struct prepare_shared {
     hh_bf16 K[GDN_N * HH_GDN_STRIDE(D)], Q[GDN_N * HH_GDN_STRIDE(D)], dO[GDN_N * HH_GDN_STRIDE(D)],
@@ -152,128 +147,9 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS, 2) pre
     store_outer<D>((hh_bf16 *)(scratch + gdn_bwd_at_dS(D)), s.Q, s.dO, w);
 }
 
-/* -- scan -- */
-
-#define SLICE_STRIDE HH_GDN_STRIDE(COLUMNS)
-
-template <int D> struct scan_shared {
-    struct {
-        hh_bf16 ZK[D * HH_GDN_STRIDE(D)], C[D * SLICE_STRIDE];
-    } stage[STAGES];
-    hh_bf16 dS[2][D * SLICE_STRIDE];
-};
-
-/* Factors of a chunk to a stage. */
-template <int D>
-static __device__ __forceinline__ void fetch(scan_shared<D> &s, int stage, const char *scratch, int column) {
-    const hh_bf16 *ZK = (const hh_bf16 *)(scratch + gdn_bwd_at_ZK(D));
-    const hh_bf16 *C = (const hh_bf16 *)(scratch + gdn_bwd_at_dS(D)) + column;
-    for (int i = threadIdx.x; i < D * D / 8; i += HH_GDN_THREADS)
-        hh_copy_async(s.stage[stage].ZK + i / (D / 8) * HH_GDN_STRIDE(D) + i % (D / 8) * 8, ZK + i * 8, true);
-    for (int i = threadIdx.x; i < D * COLUMNS / 8; i += HH_GDN_THREADS) {
-        const int row = i / (COLUMNS / 8), at = i % (COLUMNS / 8) * 8;
-        hh_copy_async(s.stage[stage].C + row * SLICE_STRIDE + at, C + row * D + at, true);
-    }
-}
-
-/* Row and column of the pair x of a warp's part of dS, D/4 rows and COLUMNS columns: acc[x / 8][x / 4 % 2][x / 2 % 2]. */
-template <int D> static __device__ __forceinline__ int scan_row(int w, int x) {
-    return w * (D / 4) + 16 * (x / 8) + hh_gdn_row(0, x % 2 * 2);
-}
-static __device__ __forceinline__ int scan_column(int x) {
-    return hh_gdn_column(x / 4 % 2, x / 2 % 2, 0);
-}
-
-/* One chunk: dS in `part` (float32) and `now` (bf16) becomes that before the chunk, in `part` and `next`. */
-template <int D>
-static __device__ __forceinline__ void step(float part[D / 64][2][2][4], hh_bf16 *next, const hh_bf16 *now,
-                                            const hh_bf16 *ZK, const hh_bf16 *C, float last, int w) {
-    constexpr int BLOCKS = D / 64;
-    float acc[BLOCKS][2][2][4];
-#pragma unroll
-    for (int i = 0; i < BLOCKS * 16; i++) ((float *)acc)[i] = 0;
-#pragma unroll
-    for (int k = 0; k < D; k += 16) {
-        uint32_t a[BLOCKS][4], b[2][4];
-#pragma unroll
-        for (int m = 0; m < BLOCKS; m++)
-            hh_load_a(a[m], ZK + (w * (D / 4) + 16 * m) * HH_GDN_STRIDE(D) + k, HH_GDN_STRIDE(D));
-#pragma unroll
-        for (int n = 0; n < 2; n++) hh_load_b(b[n], now + k * SLICE_STRIDE + 16 * n, SLICE_STRIDE);
-#pragma unroll
-        for (int m = 0; m < BLOCKS; m++)
-#pragma unroll
-            for (int n = 0; n < 2; n++) hh_mma_pair(acc[m][n], a[m], b[n]);
-    }
-#pragma unroll
-    for (int x = 0; x < BLOCKS * 8; x++) {
-        const int at = scan_row<D>(w, x) * SLICE_STRIDE + scan_column(x);
-        float *d = (float *)part + x * 2;
-        const float *p = (const float *)acc + x * 2;
-        const uint32_t c = *(const uint32_t *)(C + at);
-        d[0] = last * (d[0] - p[0]) + hh_low_bf16(c);
-        d[1] = last * (d[1] - p[1]) + hh_high_bf16(c);
-        *(uint32_t *)(next + at) = hh_pack_bf16(d[0], d[1]);
-    }
-}
-
-template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) scan(gdn_bwd x) {
-    extern __shared__ __align__(128) char shared[];
-    scan_shared<D> &s = *(scan_shared<D> *)shared;
-    const int64_t span = blockIdx.x, h = blockIdx.y, column = blockIdx.z * COLUMNS;
-    const int64_t begin = max(x.first, x.span_chunk[span]), end = min(x.last, x.span_chunk[span + 1]);
-    if (begin >= end) return;
-    const int w = threadIdx.x / 32;
-    const float *from = gdn_dS_from(x, span, end, h);
-    float *to = gdn_dS_to(x, span, begin, h);
-    float part[D / 64][2][2][4];
-#pragma unroll
-    for (int e = 0; e < D / 8; e++) {
-        const int i = scan_row<D>(w, e), j = scan_column(e);
-        float *d = (float *)part + e * 2;
-        d[0] = from ? from[i * D + column + j] : 0;
-        d[1] = from ? from[i * D + column + j + 1] : 0;
-        *(uint32_t *)(s.dS[0] + i * SLICE_STRIDE + j) = hh_pack_bf16(d[0], d[1]);
-    }
-    for (int i = 1; i < STAGES; i++) {
-        if (end - i >= begin) fetch<D>(s, i - 1, gdn_bwd_scratch_of(x, end - i, h), (int)column);
-        hh_copy_commit();
-    }
-    float last = *(const float *)(gdn_bwd_scratch_of(x, end - 1, h) + gdn_bwd_at_last(D));
-    int stage = 0, side = 0;
-    for (int64_t ci = end - 1; ci >= begin; ci--, side ^= 1) {
-        char *scratch = gdn_bwd_scratch_of(x, ci, h);
-        hh_copy_wait<STAGES - 2>();
-        __syncthreads();
-        if (ci - (STAGES - 1) >= begin)
-            fetch<D>(s, (stage + STAGES - 1) % STAGES, gdn_bwd_scratch_of(x, ci - (STAGES - 1), h), (int)column);
-        hh_copy_commit();
-        hh_bf16 *dS1 = (hh_bf16 *)(scratch + gdn_bwd_at_dS(D)) + column;
-        for (int i = threadIdx.x; i < D * COLUMNS / 8; i += HH_GDN_THREADS) {
-            const int row = i / (COLUMNS / 8), at = i % (COLUMNS / 8) * 8;
-            *(uint4 *)(dS1 + row * D + at) = *(const uint4 *)(s.dS[side] + row * SLICE_STRIDE + at);
-        }
-        const float now = last;
-        if (ci > begin) last = *(const float *)(gdn_bwd_scratch_of(x, ci - 1, h) + gdn_bwd_at_last(D));
-        step<D>(part, s.dS[side ^ 1], s.dS[side], s.stage[stage].ZK, s.stage[stage].C, now, w);
-        stage = (stage + 1) % STAGES;
-    }
-#pragma unroll
-    for (int e = 0; e < D / 8; e++) {
-        if (!to) break;
-        float *at = to + scan_row<D>(w, e) * D + column + scan_column(e);
-        at[0] = ((float *)part)[e * 2], at[1] = ((float *)part)[e * 2 + 1];
-    }
-}
-
 template <int D> static void launch_prepare(hh_backend *be, const gdn_bwd *x) {
     hh_cuda_launch(be, "gdn_bwd", prepare<D>, dim3((unsigned)(x->last - x->first), (unsigned)x->heads),
                    dim3(HH_GDN_THREADS), sizeof(prepare_shared<D>), *x);
-}
-
-template <int D> static void launch_scan(hh_backend *be, const gdn_bwd *x) {
-    hh_cuda_launch(be, "gdn_bwd", scan<D>, dim3((unsigned)x->n_spans, (unsigned)x->heads, D / COLUMNS),
-                   dim3(HH_GDN_THREADS), sizeof(scan_shared<D>), *x);
 }
 
 void gdn_bwd_prepare(hh_backend *be, const gdn_bwd *x) {
@@ -281,11 +157,4 @@ void gdn_bwd_prepare(hh_backend *be, const gdn_bwd *x) {
         launch_prepare<64>(be, x);
     else
         launch_prepare<128>(be, x);
-}
-
-void gdn_bwd_scan(hh_backend *be, const gdn_bwd *x) {
-    if (x->D == 64)
-        launch_scan<64>(be, x);
-    else
-        launch_scan<128>(be, x);
 }
