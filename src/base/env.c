@@ -36,6 +36,7 @@ static int64_t count_processes(void) {
 
 static void load(void) {
     env.check_nan = is(read_variable("HYDRAHEAD_CHECK"), "nan");
+    env.check_cpu = is(read_variable("HYDRAHEAD_CHECK"), "cpu");
     env.check_cuda = is(read_variable("HYDRAHEAD_CHECK"), "cuda");
     env.device = read_variable("HYDRAHEAD_DEVICE");
     env.isa = read_variable("HYDRAHEAD_ISA");
@@ -54,8 +55,8 @@ const hh_env *hh_env_get(void) {
 
 hh_code hh_env_check(hh_error *err) {
     const char *check = read_variable("HYDRAHEAD_CHECK");
-    if (check && !is(check, "nan") && !is(check, "cuda"))
-        return hh_fail(err, HH_EINVAL, "HYDRAHEAD_CHECK=%s: it may be nan or cuda", check);
+    if (check && !is(check, "nan") && !is(check, "cpu") && !is(check, "cuda"))
+        return hh_fail(err, HH_EINVAL, "HYDRAHEAD_CHECK=%s: it may be nan, cpu or cuda", check);
     const char *fail_alloc = read_variable("HYDRAHEAD_FAIL_ALLOC");
     if (parse_count(fail_alloc) < 0)
         return hh_fail(err, HH_EINVAL, "HYDRAHEAD_FAIL_ALLOC=%s: a count is needed", fail_alloc);

@@ -1,6 +1,7 @@
 /* Environment variables: the only place that reads them, once, when first asked.
  *
  *   HYDRAHEAD_CHECK=nan          what the model computes is looked through for NaN and infinities, op by op
+ *   HYDRAHEAD_CHECK=cpu          every operation runs twice, on the device and on the CPU, and the first that differs is named
  *   HYDRAHEAD_CHECK=cuda         the GPU is waited for after every operation, so that a fault names the one that made it
  *   HYDRAHEAD_DEVICE=NAME        where to compute when --device does not say: "cpu", "cuda", "cuda:N"
  *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512" instead of the best this processor has
@@ -19,7 +20,7 @@
 #include <stdint.h>
 
 typedef struct hh_env {
-    bool check_nan, check_cuda;
+    bool check_nan, check_cpu, check_cuda;
     const char *device; /* NULL: not said */
     const char *isa;    /* NULL: the best there is */
     const char *models; /* NULL: not said */

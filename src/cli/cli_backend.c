@@ -2,7 +2,7 @@
 #include "base/env.h"
 #include "base/progress.h"
 #include "cli/cli.h"
-#include "ops/ops.h"
+#include "ops/twice.h"
 #include "tensor/comm.h"
 
 #include <stdio.h>
@@ -28,8 +28,10 @@ hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err) 
     const char *name = c->device ? c->device : hh_env_get()->device;
     int device = -1;
     if (name) HH_TRY(parse_device(name, &device, err));
-    return device >= 0 ? hh_cuda_open(out, device, precision, err)
-                       : hh_cpu_open(out, (int)c->threads, precision, hh_env_get()->isa, err);
+    hh_code code = device >= 0 ? hh_cuda_open(out, device, precision, err)
+                               : hh_cpu_open(out, (int)c->threads, precision, hh_env_get()->isa, err);
+    if (code == HH_OK && hh_env_get()->check_cpu) code = hh_check_twice(*out, err);
+    return code;
 }
 
 hh_dtype hh_cli_kv_dtype(const char *word, const hh_backend *be) {

@@ -124,7 +124,10 @@ static int print_main_page(void) {
     for (int i = 0; i < N_VERBS; i++) code |= show_verb(&verbs[i]);
     puts(".SH ENVIRONMENT\n.TP\nHYDRAHEAD_CHECK=nan\nlooks through every result for values that are not finite, and "
          "names the "
-         "first.\n.TP\nHYDRAHEAD_ISA\nreference, avx2 or avx512: CPU kernels instead of the best there are.\n.TP\n"
+         "first; =cpu computes every operation twice, on the device and on the CPU, and names the first "
+         "that differs; =cuda waits for the GPU after every operation, so that a fault names it.\n.TP\n"
+         "HYDRAHEAD_DEVICE\nwhere to compute when --device does not say: cpu, cuda, or "
+         "cuda:N.\n.TP\nHYDRAHEAD_ISA\nreference, avx2 or avx512: CPU kernels instead of the best there are.\n.TP\n"
          "HYDRAHEAD_MODELS\nthe directory that holds nano, the shipped model.\n.TP\nNO_COLOR\nno colours in the "
          "terminal.\n"
          ".SH EXIT STATUS\n0 done, 1 the work failed, 2 bad words on the command line.");

@@ -7,6 +7,7 @@
 #include "convert/migrate.h"
 
 #include "eval/loglik.h"
+#include "ops/twice.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -143,6 +144,43 @@ static void evaluation(void **unused) {
     expect_same("log-likelihoods", scores_of(far), scores_of(cpu));
 }
 
+static void wrong_swiglu(hh_backend *be, hh_tensor y, hh_tensor gate, hh_tensor up) {
+    hh_swiglu_fwd_reference(be, y, gate, up);
+    ((hh_real *)y.data)[3] += 1;
+}
+
+/* With every operation computed twice a whole model passes, and one that is wrong is named with its place. */
+static void an_operation_that_is_wrong_is_named(void **unused) {
+    (void)unused;
+    hh_backend *be;
+    assert_ok(mock_open(&be, 2, HH_PRECISION_F32, NULL, &err));
+    assert_ok(hh_check_twice(be, &err));
+    double nll;
+    expect_same("logits", whole_logits(be, "hybrid_gate_everything", HH_LOAD_STORED),
+                whole_logits(cpu, "hybrid_gate_everything", HH_LOAD_STORED));
+    expect_same("decoding", whole_session(be, "hybrid_default", HH_DTYPE_BF16),
+                whole_session(cpu, "hybrid_default", HH_DTYPE_BF16));
+    expect_same("gradients", whole_gradients(be, "gradient_gate_everything", &nll),
+                whole_gradients(cpu, "gradient_gate_everything", &nll));
+    hh_backend_close(be);
+
+    assert_ok(hh_cpu_open(&be, 1, HH_PRECISION_F32, NULL, &err));
+    hh_ops wrong = *be->ops;
+    wrong.swiglu_fwd = wrong_swiglu;
+    be->ops = &wrong;
+    assert_ok(hh_check_twice(be, &err));
+    hh_model *m = zoo_open(be, "qwen3_gqa2", HH_LOAD_STORED);
+    const int32_t ids[] = {1, 2, 3};
+    hh_session *s;
+    assert_ok(hh_session_new(&s, m, &(hh_session_options){.context = 8, .kv_dtype = HH_DTYPE_REAL}, &err));
+    assert_refused(hh_session_eval(s, ids, 3, &err), HH_EUNSUPPORTED, "swiglu_fwd", "layer 0", "'y'",
+                   "number 3 of row 0");
+    hh_session_free(s);
+    hh_model_close(m);
+    hh_backend_close(be);
+    err = (hh_error){0};
+}
+
 /* Reading what is out of reach does end a program: the other tests would have noticed. */
 static void read_from_outside(void) {
     hh_arena a;
@@ -191,6 +229,7 @@ int main(void) {
         cmocka_unit_test(saving_and_loading),
         cmocka_unit_test(calibration),
         cmocka_unit_test(evaluation),
+        cmocka_unit_test(an_operation_that_is_wrong_is_named),
     };
     hh_progress_silence(true);
     return cmocka_run_group_tests_name("memory out of reach", tests, open_both, close_both);
