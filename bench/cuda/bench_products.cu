@@ -161,12 +161,33 @@ static void run_candidates(hh_backend *be) {
     }
 }
 
+/* What the first product of a shape costs on the host. */
+static void run_plans(hh_backend *be) {
+    hh_tensor x = bench_matrix(HH_DTYPE_BF16, 300, 576, 1), y = bench_matrix(HH_DTYPE_BF16, 300, 960, 1);
+    hh_linear w = map_of(bench_matrix(HH_DTYPE_BF16, 960, 576, 0.03));
+    hh_error err = {};
+    for (int64_t tokens = 100; tokens < 300; tokens += 20) {
+        double us[2];
+        for (int i = 0; i < 2; i++) {
+            timespec from, to;
+            clock_gettime(CLOCK_MONOTONIC, &from);
+            be->ops->linear_fwd(be, hh_tensor_rows(y, 0, tokens), hh_tensor_rows(x, 0, tokens), &w, false);
+            clock_gettime(CLOCK_MONOTONIC, &to);
+            us[i] = (double)(to.tv_sec - from.tv_sec) * 1e6 + (double)(to.tv_nsec - from.tv_nsec) * 1e-3;
+            be->sync(be, &err);
+        }
+        printf("plan,smollm2,in,first and second call on the host,%lld,576,960,%.0f,%.0f,\n", (long long)tokens, us[0],
+               us[1]);
+    }
+}
+
 int main(int argc, char **argv) {
     hh_backend *be = bench_open(HH_PRECISION_AUTO);
     const char *what = argc > 1 ? argv[1] : "all";
     printf("who,model,product,what,tokens,k,n,us,rate,share\n");
     if (!strcmp(what, "all") || !strcmp(what, "long")) run_long(be);
     if (!strcmp(what, "all") || !strcmp(what, "short")) run_short(be);
+    if (!strcmp(what, "plans")) run_plans(be);
     if (!strcmp(what, "candidates")) run_candidates(be);
     hh_error err = {};
     if (be->sync(be, &err) != HH_OK) fprintf(stderr, "%s\n", err.text);

@@ -76,14 +76,12 @@ static void any_shape_is_what_the_cpu_computes(void **unused) {
 static void few_tokens_are_what_the_cpu_computes(void **unused) {
     (void)unused;
     if (!twin_open(precision)) skip();
-    const int64_t tokens[] = {1, 2, 7, 8, 9, 16, 17, 64};
-    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
-        for (int f32 = 0; f32 < 2; f32++) {
-            hh_dtype dtype = f32 ? HH_DTYPE_F32 : HH_DTYPE_BF16;
-            one_shape(tokens[i], 576, 964, dtype, 0, i % 2 == 1);
-            one_shape(tokens[i], 2056, 67, dtype, 8, true);
-            one_shape(tokens[i], 40, 9, dtype, 1, false);
-        }
+    const int64_t tokens[] = {1, 7, 8, 16, 17};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        one_shape(tokens[i], 576, 964, i % 2 ? HH_DTYPE_F32 : HH_DTYPE_BF16, 0, i % 2);
+        one_shape(tokens[i], 2056, 67, i % 2 ? HH_DTYPE_BF16 : HH_DTYPE_F32, 8, true);
+        one_shape(tokens[i], 40, 9, HH_DTYPE_BF16, 1, false);
+    }
     twin_close();
 }
 

@@ -89,8 +89,8 @@ void hh_cuda_end(hh_backend *be, cudaError_t code);
 void hh_cuda_fault(hh_backend *be, const char *what, const char *why);
 
 /* Launches kernel<<<grid, block, shared>>>(arguments) on the stream. Arguments are plain values; structures among them
- * are cleared before they are filled, for their bytes are compared in a replay. Over 48 KB of `shared` the limit is
- * raised here. An empty grid launches nothing. */
+ * are cleared before they are filled, for their bytes are compared in a replay. Where `shared` and a kernel's
+ * static shared memory may pass 48 KB together, the limit is raised here. An empty grid launches nothing. */
 template <typename... P, typename... A>
 static inline void hh_cuda_launch(hh_backend *be, const char *op, void (*kernel)(P...), dim3 grid, dim3 block,
                                   size_t shared, A... arguments) {
@@ -108,7 +108,7 @@ static inline void hh_cuda_launch(hh_backend *be, const char *op, void (*kernel)
     };
     if (hh_cuda_of(be)->mode != HH_CUDA_RUN) (mix(&arguments, sizeof arguments), ...);
     if (!hh_cuda_begin(be, op, &k, sizeof k)) return;
-    if (shared > 48 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (shared > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     kernel<<<grid, block, shared, hh_cuda_of(be)->stream>>>((P)arguments...);
     hh_cuda_end(be, cudaGetLastError());
 }

@@ -155,13 +155,12 @@ static void run_tile(head *h) {
 
 /* Rows of a tile and of a part, as scratch allows. */
 static void choose_tiles(head *h) {
-    size_t left = hh_cuda_scratch_left(h->be), kept = (size_t)8 << 20;
+    size_t left = hh_cuda_scratch_left(h->be), kept = left / 32;
     size_t logits = hh_dtype_bytes(h->logits, h->stride), moved = hh_dtype_bytes(h->x.dtype, 2 * h->w.k + h->wt.k + 24);
     bool as_they_are = true; /* else every product converts weights in what is kept free */
     for (int p = 0; p < h->w.n_parts; p++) as_they_are = as_they_are && h->w.part[p].w.dtype == h->x.dtype;
     for (int p = 0; p < h->wt.n_parts; p++) as_they_are = as_they_are && h->wt.part[p].w.dtype == h->x.dtype;
     if (!as_they_are) kept = left / 4;
-    HH_ASSERT(left > kept);
     int64_t rows = (int64_t)((left - kept) / (logits + moved)), of_teacher = h->teacher && h->gradient;
     if (!h->gradient && h->teacher) rows /= 2;
     h->part = of_teacher ? rows / 4 : rows;
