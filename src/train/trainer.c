@@ -243,10 +243,9 @@ static hh_code check_interrupt(const hh_trainer *t, hh_error *err) {
 
 static hh_code run_micros(hh_trainer *t, hh_error *err) {
     const hh_trainset *d = &t->data;
-    const int64_t end = hh_trainset_share(d, t->comm->rank + 1, t->comm->size);
     HH_TRY(check_interrupt(t, err));
-    for (int64_t first = hh_trainset_share(d, t->comm->rank, t->comm->size), next; first < end; first = next) {
-        next = hh_trainset_micro(d, first, end, t->span);
+    for (int64_t first = d->first, next; first < d->end; first = next) {
+        next = hh_trainset_micro(d, first, t->span);
         int64_t lo = d->lo[first];
         hh_micro m = {
             .b = {.n_tokens = d->lo[next] - lo, .n_spans = next - first, .ids = d->ids + lo, .span = t->span},
@@ -338,7 +337,7 @@ static hh_code compute(hh_trainer *t, double lr, hh_error *err) {
 
 hh_code hh_trainer_step(hh_trainer *t, hh_step_report *out, hh_error *err) {
     double start = hh_now(), lr = hh_schedule_rate(&t->o.schedule, t->step);
-    HH_TRY(hh_comm_agree(t->comm, hh_trainset_make(&t->data, t->step, err), err));
+    HH_TRY(hh_trainset_make(&t->data, t->step, t->comm, err));
     hh_guard_begin();
     hh_code code = compute(t, lr, err);
     hh_guard_end();

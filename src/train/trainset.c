@@ -107,35 +107,54 @@ static hh_code check_ids(const hh_trainset *s, int64_t row, int64_t lo, int64_t 
     return HH_OK;
 }
 
-hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_error *err) {
+static void draw_lengths(hh_trainset *s) {
     const hh_trainset_options *o = &s->o;
-    hh_rng rng =
-        hh_rng_stream(o->seed ^ UINT64_C(0x6c656e67746873), (uint64_t)step); /* apart from the sources' own streams */
-    s->step = step;
-    s->n_tokens = s->n_targets = 0;
-    s->target_weight = 0;
-    for (int64_t row = 0; row < o->sequences; row++) {
-        int64_t lo = s->n_tokens, length = o->length[hh_rng_below(&rng, o->n_lengths)], hi = lo + length;
-        hh_code code = o->fill(o->context, step, row, o->sequences, length, s->ids + lo, s->flags + lo, err);
-        if (code != HH_OK) return hh_fail_in(err, "sequence %" PRId64 " of step %" PRId64, row, step);
-        HH_TRY(check_ids(s, row, lo, hi, err));
-        set_targets(s, lo, hi);
-        s->lo[row] = lo;
-        s->lo[row + 1] = s->n_tokens = hi;
-    }
-    if (s->target_weight == 0) return hh_fail(err, HH_EINVAL, "step %" PRId64 " has no token whose loss counts", step);
-    return HH_OK;
+    hh_rng rng = hh_rng_stream(o->seed ^ UINT64_C(0x6c656e67746873),
+                               (uint64_t)s->step); /* apart from the sources' own streams */
+    s->lo[0] = 0;
+    for (int64_t row = 0; row < o->sequences; row++)
+        s->lo[row + 1] = s->lo[row] + o->length[hh_rng_below(&rng, o->n_lengths)];
+    s->n_tokens = s->lo[o->sequences];
 }
 
-int64_t hh_trainset_share(const hh_trainset *s, int64_t rank, int64_t size) {
+/* First sequence of a rank's share, by tokens; for rank == size, the number of sequences. */
+static int64_t cut_sequences(const hh_trainset *s, int64_t rank, int64_t size) {
     int64_t row = 0, token = s->n_tokens / size * rank + s->n_tokens % size * rank / size;
     while (row < s->o.sequences && s->lo[row] + s->lo[row + 1] <= 2 * token) row++; /* its middle is before the cut */
     return rank == size ? s->o.sequences : row;
 }
 
-int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, int64_t end, hh_span *spans) {
+static hh_code fill_share(hh_trainset *s, hh_error *err) {
+    const hh_trainset_options *o = &s->o;
+    s->n_targets = 0;
+    s->target_weight = 0;
+    for (int64_t row = s->first; row < s->end; row++) {
+        int64_t lo = s->lo[row], hi = s->lo[row + 1];
+        hh_code code = o->fill(o->context, s->step, row, o->sequences, hi - lo, s->ids + lo, s->flags + lo, err);
+        if (code != HH_OK) return hh_fail_in(err, "sequence %" PRId64 " of step %" PRId64, row, s->step);
+        HH_TRY(check_ids(s, row, lo, hi, err));
+        set_targets(s, lo, hi);
+    }
+    return HH_OK;
+}
+
+hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_comm *c, hh_error *err) {
+    s->step = step;
+    draw_lengths(s);
+    s->first = cut_sequences(s, c->rank, c->size);
+    s->end = cut_sequences(s, c->rank + 1, c->size);
+    HH_TRY(hh_comm_agree(c, fill_share(s, err), err));
+    double sum[] = {(double)s->n_targets, s->target_weight};
+    HH_TRY(hh_comm_sum(c, sum, 2, err));
+    s->n_targets = (int64_t)sum[0];
+    s->target_weight = sum[1];
+    if (s->target_weight == 0) return hh_fail(err, HH_EINVAL, "step %" PRId64 " has no token whose loss counts", step);
+    return HH_OK;
+}
+
+int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, hh_span *spans) {
     int64_t next = first;
-    while (next < end && s->lo[next + 1] - s->lo[first] <= s->o.micro_tokens) {
+    while (next < s->end && s->lo[next + 1] - s->lo[first] <= s->o.micro_tokens) {
         spans[next - first] = (hh_span){s->lo[next] - s->lo[first], s->lo[next + 1] - s->lo[first], 0};
         next++;
     }

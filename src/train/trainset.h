@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "ops/ops.h"
+#include "tensor/comm.h"
 
 /* Fills one sequence; the shape of hh_mixture_row. flags: HH_TOKEN_ANSWER on tokens of an answer. */
 typedef hh_code hh_sequence_fn(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
@@ -34,22 +35,22 @@ typedef struct hh_trainset {
     int64_t step;    /* what the arrays hold; -1: nothing yet */
     int64_t n_tokens;
     int64_t *lo;           /* [sequences + 1] first token of each sequence */
+    int64_t first, end;    /* sequences of this rank's share; the arrays below hold theirs alone */
     int32_t *ids, *target; /* [n_tokens]; target -1: none */
     float *weight;         /* [n_tokens] */
     uint8_t *flags;
-    int64_t n_targets;    /* rows with a target */
+    int64_t n_targets;    /* rows of all ranks with a target */
     double target_weight; /* sum of their weights */
 } hh_trainset;
 
 hh_code hh_trainset_init(hh_trainset *s, const hh_trainset_options *o, hh_error *err);
 void hh_trainset_release(hh_trainset *s);
-/* Makes the tokens of a step. The error names step and sequence. */
-hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_error *err);
-/* First sequence of a rank's share of the step, by tokens; for rank == size, the number of sequences. */
-int64_t hh_trainset_share(const hh_trainset *s, int64_t rank, int64_t size);
-/* Sequences from `first` to the result, at most `end`, are as many as fit into a micro-batch; spans[] gets theirs, from
- * 0. */
-int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, int64_t end, hh_span *spans);
+/* Makes the tokens of this rank's share of a step. All ranks call and fail together; the error names step and sequence.
+ */
+hh_code hh_trainset_make(hh_trainset *s, int64_t step, hh_comm *c, hh_error *err);
+/* Sequences from `first` of the share to the result are as many as fit into a micro-batch; spans[] gets theirs, from 0.
+ */
+int64_t hh_trainset_micro(const hh_trainset *s, int64_t first, hh_span *spans);
 int64_t hh_trainset_max_spans(const hh_trainset_options *o);
 int64_t hh_trainset_longest(const hh_trainset_options *o);
 /* Tokens of an average step. */

@@ -223,11 +223,12 @@ static void test_lengths_mix_and_repeat(void **state) {
     o.vocab = TINY_V;
     o.sequences = 40;
     hh_trainset a, b;
+    hh_comm alone = hh_comm_single();
     assert_ok(hh_trainset_init(&a, &o, &err));
     assert_ok(hh_trainset_init(&b, &o, &err));
-    assert_ok(hh_trainset_make(&a, 3, &err));
-    assert_ok(hh_trainset_make(&b, 1, &err));
-    assert_ok(hh_trainset_make(&b, 3, &err));
+    assert_ok(hh_trainset_make(&a, 3, &alone, &err));
+    assert_ok(hh_trainset_make(&b, 1, &alone, &err));
+    assert_ok(hh_trainset_make(&b, 3, &alone, &err));
     assert_int_equal(a.n_tokens, b.n_tokens);
     assert_memory_equal(a.ids, b.ids, (size_t)a.n_tokens * sizeof *a.ids);
     int64_t of[2] = {0};
@@ -236,7 +237,7 @@ static void test_lengths_mix_and_repeat(void **state) {
     hh_span span[40];
     int64_t covered = 0;
     for (int64_t first = 0, next; first < 40; first = next) {
-        next = hh_trainset_micro(&a, first, a.o.sequences, span);
+        next = hh_trainset_micro(&a, first, span);
         assert_true(next - first <= hh_trainset_max_spans(&o));
         assert_true(span[next - first - 1].hi <= o.micro_tokens && span[0].lo == 0);
         covered += span[next - first - 1].hi;
