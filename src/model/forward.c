@@ -28,23 +28,30 @@ static void gather_kv(hh_run *r, const hh_batch *b, int64_t layer, const hh_act 
     if (b->cache) r->be->ops->cache_append(r->be, r->kv, a->fa_k, a->fa_v, b->span, b->n_spans);
 }
 
+/* What the inputs of all mixers share. */
+static hh_mixer_inputs inputs_of(const hh_run *r, const hh_batch *b) {
+    return (hh_mixer_inputs){.cos = hh_tensor_rows(r->cos, 0, b->n_tokens),
+                             .sin = hh_tensor_rows(r->sin, 0, b->n_tokens),
+                             .eps = r->m->config.norm_eps,
+                             .beta_scale = r->m->config.beta_scale};
+}
+
 /* Section 2.1; a dense layer is the same with rotary embedding and without gate and log-scale. */
 static void forward_fa(hh_run *r, const hh_batch *b, int64_t layer, const hh_act *a) {
     hh_backend *be = r->be;
     const hh_ops *op = be->ops;
     const hh_config *c = &r->m->config;
     const hh_layer *l = &r->m->w.layer[layer];
-    if (c->qk_norm) {
-        op->rmsnorm_fwd(be, a->fa_q, a->fa_q_rstd, hh_part_heads(l, a->wide, HH_FA_Q, c->head_dim), l->fa_q_norm,
-                        c->norm_eps);
-        op->rmsnorm_fwd(be, a->fa_k, a->fa_k_rstd, hh_part_heads(l, a->wide, HH_FA_K, c->head_dim), l->fa_k_norm,
-                        c->norm_eps);
+    hh_mixer_inputs in = inputs_of(r, b);
+    in.path[0] = (hh_mixer_path){.x = hh_part_heads(l, a->wide, HH_FA_Q, c->head_dim), .y = a->fa_q};
+    in.path[1] = (hh_mixer_path){.x = hh_part_heads(l, a->wide, HH_FA_K, c->head_dim), .y = a->fa_k};
+    for (int i = 0; i < 2; i++) {
+        in.path[i].norm = i ? l->fa_k_norm : l->fa_q_norm;
+        in.path[i].rstd = i ? a->fa_k_rstd : a->fa_q_rstd;
+        in.path[i].rotate = l->dense;
     }
-    if (l->dense) {
-        hh_tensor cos = hh_tensor_rows(r->cos, 0, b->n_tokens), sin = hh_tensor_rows(r->sin, 0, b->n_tokens);
-        op->rope(be, a->fa_q, cos, sin, false);
-        op->rope(be, a->fa_k, cos, sin, false);
-    }
+    in.n_paths = c->qk_norm || l->dense ? 2 : 0;
+    op->mixer_inputs_fwd(be, &in, b->span, b->n_spans);
     hh_run_look(r, "attention's queries", layer, a->fa_q);
     hh_run_look(r, "attention's keys", layer, a->fa_k);
     gather_kv(r, b, layer, a);
@@ -64,22 +71,32 @@ static void forward_gdn(hh_run *r, const hh_batch *b, int64_t layer, const hh_ac
         r->state[s] = b->cache[s]->layer[layer].state;
         for (int i = 0; i < 3; i++) r->tail[i][s] = b->cache[s]->layer[layer].tail[i];
     }
-    for (int i = 0; i < 3 && c->gdn_conv; i++)
-        op->conv_fwd(be, a->gdn_conv[i], hh_part_columns(l, a->wide, (hh_input_part)(HH_GDN_Q + i)), l->conv[i],
-                     b->cache ? r->tail[i] : NULL, b->span, b->n_spans);
-    if (c->qk_norm) {
-        op->rmsnorm_fwd(be, a->gdn_q, a->gdn_q_rstd, hh_tensor_split(a->gdn_conv[0], l->n_gdn), l->gdn_q_norm,
-                        c->norm_eps);
-        op->rmsnorm_fwd(be, a->gdn_k, a->gdn_k_rstd, hh_tensor_split(a->gdn_conv[1], l->n_gdn), l->gdn_k_norm,
-                        c->norm_eps);
+    hh_mixer_inputs in = inputs_of(r, b);
+    in.n_paths = c->gdn_conv ? 3 : 2;
+    for (int i = 0; i < in.n_paths; i++) {
+        in.path[i] = (hh_mixer_path){.x = hh_part_heads(l, a->wide, (hh_input_part)(HH_GDN_Q + i), c->head_dim),
+                                     .y = i == 0   ? a->gdn_q
+                                          : i == 1 ? a->gdn_k
+                                                   : a->gdn_v,
+                                     .rotate = i < 2};
+        if (!c->gdn_conv) continue;
+        in.path[i].conv = hh_tensor_split(a->gdn_conv[i], l->n_gdn);
+        in.path[i].taps = l->conv[i];
+        in.path[i].tail = b->cache ? r->tail[i] : NULL;
     }
-    hh_tensor cos = hh_tensor_rows(r->cos, 0, b->n_tokens), sin = hh_tensor_rows(r->sin, 0, b->n_tokens);
-    op->rope(be, a->gdn_q, cos, sin, false);
-    op->rope(be, a->gdn_k, cos, sin, false);
-    op->l2norm_fwd(be, a->gdn_q, a->gdn_q_r, a->gdn_q, 1 / sqrt((double)c->head_dim));
-    op->l2norm_fwd(be, a->gdn_k, a->gdn_k_r, a->gdn_k, 1);
-    op->gdn_gates_fwd(be, a->g, a->beta, hh_part_columns(l, a->wide, HH_GDN_A), hh_part_columns(l, a->wide, HH_GDN_B),
-                      l->A_log, l->dt_bias, c->beta_scale);
+    for (int i = 0; i < 2; i++) {
+        in.path[i].norm = i ? l->gdn_k_norm : l->gdn_q_norm;
+        in.path[i].rstd = i ? a->gdn_k_rstd : a->gdn_q_rstd;
+        in.path[i].r = i ? a->gdn_k_r : a->gdn_q_r;
+        in.path[i].scale = i ? 1 : 1 / sqrt((double)c->head_dim);
+    }
+    in.g = a->g;
+    in.beta = a->beta;
+    in.a = hh_part_columns(l, a->wide, HH_GDN_A);
+    in.b = hh_part_columns(l, a->wide, HH_GDN_B);
+    in.A_log = l->A_log;
+    in.dt_bias = l->dt_bias;
+    op->mixer_inputs_fwd(be, &in, b->span, b->n_spans);
     hh_run_look(r, "GDN's queries", layer, a->gdn_q);
     hh_run_look(r, "GDN's keys", layer, a->gdn_k);
     hh_run_look(r, "GDN's log-decays", layer, a->g);
@@ -119,9 +136,8 @@ static void forward_block(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor
     hh_run_announce(r, &r->tap, HH_POINT_BLOCK_INPUT, layer, a.x);
     forward_mixer(r, b, layer, &a, a.x, a.mid);
     hh_run_announce(r, &r->tap, HH_POINT_ATTENTION_OUTPUT, layer, a.mid);
-    op->axpy(be, a.mid, 1, a.x);
     hh_tensor norm = hh_tensor_rows(r->norm, 0, b->n_tokens);
-    op->rmsnorm_fwd(be, norm, a.rstd2, a.mid, l->norm2, c->norm_eps);
+    op->add_rmsnorm_fwd(be, norm, a.rstd2, a.mid, a.x, l->norm2, c->norm_eps);
     op->linear_fwd(be, a.gate_up, norm, &l->gate_up, false);
     op->swiglu_fwd(be, a.h, hh_tensor_columns(a.gate_up, 0, c->ffn), hh_tensor_columns(a.gate_up, c->ffn, 2 * c->ffn));
     hh_run_look(r, "MLP", layer, a.h);

@@ -51,6 +51,26 @@ typedef struct hh_linear {
     hh_part part[HH_MAX_PARTS];
 } hh_linear;
 
+/* What a mixer reads of the input projection, and how it is made; see mixer_inputs.h. */
+typedef struct hh_mixer_path {
+    hh_tensor x, y;        /* [T,h,D] of the projection, [T,h,D] for the mixer; the same where nothing convolves */
+    hh_tensor conv, taps;  /* convolution: its output [T,h,D] (may be y), w [hD,4], or HH_NONE */
+    const hh_tensor *tail; /* its tails, a span each, or NULL */
+    hh_tensor norm, rstd;  /* RMSNorm: w [D] or HH_NONE, rstd [T,h] or HH_NONE */
+    bool rotate;           /* rotary embedding */
+    hh_tensor r;           /* l2 norm: r [T,h] or HH_NONE */
+    double scale;          /* of the l2 norm */
+} hh_mixer_path;
+
+typedef struct hh_mixer_inputs {
+    int n_paths;
+    hh_mixer_path path[3];
+    hh_tensor cos, sin;                      /* [T, D/2], where a path rotates */
+    double eps;                              /* of the RMSNorm */
+    hh_tensor g, beta, a, b, A_log, dt_bias; /* GDN's gates, or g HH_NONE */
+    double beta_scale;
+} hh_mixer_inputs;
+
 typedef enum hh_gdn_mode { HH_GDN_CHUNKED, HH_GDN_RECURRENT } hh_gdn_mode;
 
 #define HH_GDN_CHUNK 64 /* tokens in a chunk; K of docs/METHOD.md */

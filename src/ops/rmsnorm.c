@@ -48,3 +48,9 @@ void hh_rmsnorm_bwd_reference(hh_backend *be, hh_tensor dx, hh_tensor dw, hh_ten
             }
         }
 }
+
+void hh_add_rmsnorm_fwd_reference(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor d, hh_tensor w,
+                                  double eps) {
+    be->ops->axpy(be, x, 1, d); /* F3 */
+    be->ops->rmsnorm_fwd(be, y, rstd, x, w, eps);
+}

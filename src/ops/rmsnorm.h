@@ -2,6 +2,7 @@
  *
  *   F1  r = 1 / sqrt(mean x^2 + eps)          one a group: rstd [T] or [T,h]; HH_NONE: not kept, no backward may follow
  *   F2  y = x r w                             w [C or D], or HH_NONE (1)
+ *   F3  add_rmsnorm_fwd: x <- x + d, then F1 and F2
  *   B1  x^ = x r
  *   B2  dx = r (dy w - x^ mean(dy w x^))      overwritten, or added to when `accumulate`
  *   B3  dw += sum over groups of dy x^        dw may be HH_NONE

@@ -27,7 +27,24 @@ static void check_rmsnorm(int64_t T, int64_t h, int64_t n, int64_t pad, bool wei
     assert_twins(x);
 }
 
+/* The residual stream: x takes in d and is normed. */
+static void check_add_rmsnorm(int64_t T, int64_t n, int64_t pad) {
+    twin_reset();
+    both x = rows_of(T, 0, n, pad), d = rows_of(T, 0, n, 0), y = rows_of(T, 0, n, pad),
+         rstd = twin_real(1, T, 0, 0, 1, 0);
+    both w = twin_real(1, n, 0, 0, 1, 1);
+    ON_BOTH BE->ops->add_rmsnorm_fwd(BE, ON(y), ON(rstd), ON(x), ON(d), ON(w), 1e-6);
+    assert_twins(x);
+    assert_twins(y);
+    assert_twins(rstd);
+}
+
 static void rmsnorm(void) {
+    check_add_rmsnorm(67, 576, 0);
+    check_add_rmsnorm(5, 2048, 8);
+    check_add_rmsnorm(5, 5000, 0);
+    check_add_rmsnorm(17, 577, 3);
+    check_add_rmsnorm(0, 64, 0);
     check_rmsnorm(67, 0, 576, 0, true);
     check_rmsnorm(33, 0, 2048, 8, true);
     check_rmsnorm(9, 0, 5000, 0, true);
@@ -190,6 +207,117 @@ static void conv(void) {
     }
 }
 
+/* -- a mixer's inputs, at once -- */
+
+typedef struct input_case {
+    int64_t T, h, D, pad;
+    bool conv, keep, norm, rotate, unit, gates, tails;
+} input_case;
+
+/* Tensors of one path on both sides. */
+typedef struct path_twins {
+    both x, y, conv, taps, norm, rstd, r, tail[8];
+    hh_tensor side_tail[2][8];
+} path_twins;
+
+static path_twins make_path(const input_case *c, int64_t n_spans, bool value) {
+    path_twins p = {.x = twin_act(3, c->T, c->h, c->D, c->pad), .y = twin_act(3, c->T, c->h, c->D, 0)};
+    p.conv = p.y;
+    if (c->conv && c->keep && !value) p.conv = twin_act(3, c->T, c->h, c->D, c->pad);
+    if (c->conv) p.taps = twin_real(2, c->h * c->D, 4, 0, 0.5, 0);
+    if (c->norm && !value) p.norm = twin_real(1, c->D, 0, 0, 0.3, 1);
+    if (c->norm && c->keep && !value) p.rstd = twin_real(2, c->T, c->h, 0, 1, 0);
+    if (c->unit && !value) p.r = twin_real(2, c->T, c->h, 0, 1, 0);
+    for (int64_t s = 0; s < n_spans; s++) {
+        p.tail[s] = twin_real(2, 3, c->h * c->D, 0, 1, 0);
+        p.side_tail[0][s] = p.tail[s].cpu;
+        p.side_tail[1][s] = p.tail[s].gpu;
+    }
+    return p;
+}
+
+static void check_inputs(const input_case *c, const hh_span *span, int64_t n_spans) {
+    twin_reset();
+    const int n = c->conv ? 3 : 2;
+    path_twins p[3];
+    for (int i = 0; i < n; i++) p[i] = make_path(c, n_spans, i == 2);
+    both cosine = twin_real(2, c->T, c->D / 2, 0, 1, 0), sine = twin_real(2, c->T, c->D / 2, 0, 1, 0);
+    both a = twin_act(2, c->T, c->h, 0, 3), b = twin_act(2, c->T, c->h, 0, 3);
+    both g = twin_real(2, c->T, c->h, 0, 1, 0), beta = twin_real(2, c->T, c->h, 0, 1, 0);
+    both A_log = twin_real(1, c->h, 0, 0, 1, 0), dt = twin_real(1, c->h, 0, 0, 1, 0);
+    ON_BOTH {
+        hh_mixer_inputs in = {.n_paths = n, .cos = ON(cosine), .sin = ON(sine), .eps = 1e-6, .beta_scale = 2};
+        for (int i = 0; i < n; i++)
+            in.path[i] = (hh_mixer_path){.x = ON(p[i].x),
+                                         .y = ON(p[i].y),
+                                         .conv = ON(p[i].conv),
+                                         .taps = ON(p[i].taps),
+                                         .tail = c->tails ? p[i].side_tail[side] : NULL,
+                                         .norm = ON(p[i].norm),
+                                         .rstd = ON(p[i].rstd),
+                                         .rotate = c->rotate && i < 2,
+                                         .r = ON(p[i].r),
+                                         .scale = i ? 1 : 0.125};
+        if (c->gates)
+            in.g = ON(g), in.beta = ON(beta), in.a = ON(a), in.b = ON(b), in.A_log = ON(A_log), in.dt_bias = ON(dt);
+        BE->ops->mixer_inputs_fwd(BE, &in, span, n_spans);
+    }
+    for (int i = 0; i < n; i++) {
+        assert_twins(p[i].y);
+        assert_twins(p[i].x);
+        assert_twins(p[i].conv);
+        if (p[i].rstd.cpu.data) assert_twins(p[i].rstd);
+        if (p[i].r.cpu.data) assert_twins(p[i].r);
+        for (int64_t s = 0; s < n_spans; s++) assert_twins(p[i].tail[s]);
+    }
+    assert_twins(g);
+    assert_twins(beta);
+}
+
+static void mixer_inputs(void) {
+    const hh_span one[] = {{0, 67, 0}}, single[] = {{0, 1, 4}, {1, 2, 0}, {2, 3, 9}};
+    const hh_span many[] = {{0, 3, 0},  {3, 3, 0},   {3, 4, 2},   {4, 8, 0},
+                            {8, 25, 1}, {25, 41, 0}, {41, 41, 0}, {41, 60, 0}};
+    const input_case cases[] = {
+        {.h = 3,
+         .D = 64,
+         .pad = 8,
+         .conv = true,
+         .keep = true,
+         .norm = true,
+         .rotate = true,
+         .unit = true,
+         .gates = true},
+        {.h = 2, .D = 128, .conv = true, .norm = true, .rotate = true, .unit = true, .gates = true, .tails = true},
+        {.h = 5, .D = 64, .pad = 4, .conv = true, .rotate = true, .unit = true, .gates = true, .tails = true},
+        {.h = 2, .D = 96, .conv = true, .keep = true, .norm = true, .rotate = true, .unit = true, .tails = true},
+        {.h = 2, .D = 32, .pad = 8, .norm = true, .rotate = true, .unit = true, .gates = true},
+        {.h = 4, .D = 64, .norm = true},
+        {.h = 4, .D = 128, .pad = 8, .keep = true, .norm = true, .rotate = true},
+        {.h = 3, .D = 64, .rotate = true},
+        {.h = 1, .D = 256, .conv = true, .norm = true, .rotate = true, .unit = true},
+        {.h = 2,
+         .D = 64,
+         .pad = 3,
+         .conv = true,
+         .norm = true,
+         .rotate = true,
+         .unit = true,
+         .gates = true,
+         .tails = true},
+        {.h = 3, .D = 20, .conv = true, .keep = true, .norm = true, .rotate = true, .unit = true, .tails = true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        input_case c = cases[i];
+        c.T = 67;
+        check_inputs(&c, one, 1);
+        c.T = 60;
+        check_inputs(&c, many, 8);
+        c.T = 3;
+        check_inputs(&c, single, 3);
+    }
+}
+
 /* -- gates -- */
 
 static void check_gates(int64_t T, int64_t h) {
@@ -341,6 +469,7 @@ IN_BOTH_TYPES(headnorm)
 IN_BOTH_TYPES(head_weights)
 IN_BOTH_TYPES(rope)
 IN_BOTH_TYPES(conv)
+IN_BOTH_TYPES(mixer_inputs)
 IN_BOTH_TYPES(gates)
 IN_BOTH_TYPES(activations)
 IN_BOTH_TYPES(views_of_one_buffer)
@@ -349,17 +478,12 @@ IN_BOTH_TYPES(optimizer)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rmsnorm_is_the_cpus),
-        cmocka_unit_test(l2norm_is_the_cpus),
-        cmocka_unit_test(headnorm_is_the_cpus),
-        cmocka_unit_test(head_weights_is_the_cpus),
-        cmocka_unit_test(rope_is_the_cpus),
-        cmocka_unit_test(conv_is_the_cpus),
-        cmocka_unit_test(gates_is_the_cpus),
-        cmocka_unit_test(activations_is_the_cpus),
-        cmocka_unit_test(losses_is_the_cpus),
-        cmocka_unit_test(optimizer_is_the_cpus),
-        cmocka_unit_test(views_of_one_buffer_is_the_cpus),
+        cmocka_unit_test(rmsnorm_is_the_cpus),      cmocka_unit_test(l2norm_is_the_cpus),
+        cmocka_unit_test(headnorm_is_the_cpus),     cmocka_unit_test(head_weights_is_the_cpus),
+        cmocka_unit_test(rope_is_the_cpus),         cmocka_unit_test(conv_is_the_cpus),
+        cmocka_unit_test(gates_is_the_cpus),        cmocka_unit_test(activations_is_the_cpus),
+        cmocka_unit_test(losses_is_the_cpus),       cmocka_unit_test(optimizer_is_the_cpus),
+        cmocka_unit_test(mixer_inputs_is_the_cpus), cmocka_unit_test(views_of_one_buffer_is_the_cpus),
     };
     return cmocka_run_group_tests_name("cuda row-wise ops", tests, NULL, NULL);
 }

@@ -2,23 +2,37 @@
  * gradient of w is summed by every block over the rows it meets and then over blocks. */
 #include "ops/cuda/rows.h"
 
-/* F1, F2 */
+/* F1, F2; with `d` F3 before them. */
 template <typename T, int V, int K>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
-    rmsnorm_forward(hh_view<T> y, hh_view<float> rstd, hh_view<const T> x, const float *w, int64_t n_groups,
-                    uint32_t groups, int n, int lanes, float eps) {
+    rmsnorm_forward(hh_view<T> y, hh_view<float> rstd, hh_view<T> x, hh_view<const T> d, const float *w,
+                    int64_t n_groups, uint32_t groups, int n, int lanes, float eps) {
     const int64_t g = hh_team_index(lanes);
     const bool active = g < n_groups;
     const int lane = threadIdx.x % lanes, m = active ? n : 0;
     const uint32_t row = active ? (uint32_t)g / groups : 0, group = active ? (uint32_t)g - row * groups : 0;
-    const T *in = x.p + row * x.stride + (int64_t)group * n;
+    T *in = x.p + row * x.stride + (int64_t)group * n;
+    const T *add = d.p + row * d.stride + (int64_t)group * n;
     T *out = y.p + row * y.stride + (int64_t)group * n;
-    hh_pack<V, T> kept[K ? K : 1];
+    hh_pack<V, T> kept[K ? K : 1], more[K ? K : 1];
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < K; k++) {
         const int c = (lane + k * lanes) * V;
-        kept[k] = hh_read_pack<V>(in + c, m - c);
+        kept[k] = hh_read_pack<V>((const T *)in + c, m - c);
+        if (d.p) more[k] = hh_read_pack<V>(add + c, m - c);
+    }
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const int c = (lane + k * lanes) * V;
+        float a[V], b[V];
+        if (!d.p) continue;
+        hh_unpack(a, kept[k]);
+        hh_unpack(b, more[k]);
+#pragma unroll
+        for (int i = 0; i < V; i++) a[i] += b[i];
+        hh_store_pack(in + c, a, m - c);
+        kept[k] = hh_make_pack<T>(a); /* the norm is that of what was stored */
     }
 #pragma unroll
     for (int k = 0; k < K; k++) {
@@ -28,7 +42,10 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
         for (int i = 0; i < V; i++) sum += a[i] * a[i];
     }
     if (!K)
-        for (int c = lane; c < m; c += lanes) sum += hh_load(in + c) * hh_load(in + c);
+        for (int c = lane; c < m; c += lanes) {
+            if (d.p) hh_store(in + c, hh_load(in + c) + hh_load(add + c));
+            sum += hh_load(in + c) * hh_load(in + c);
+        }
     const float r = 1.0f / sqrtf(hh_team_sum(sum, lanes) / (float)n + eps);
     if (rstd.p && active && lane == 0) rstd.p[row * rstd.stride + group] = r;
 #pragma unroll
@@ -45,20 +62,33 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
         for (int c = lane; c < m; c += lanes) hh_store(out + c, hh_load(in + c) * r * (w ? w[c] : 1.0f));
 }
 
-extern "C" void hh_rmsnorm_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor w, double eps) {
+static void run_forward(hh_backend *be, const char *op, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor d,
+                        hh_tensor w, double eps) {
     const int64_t n = hh_last_dim(x), groups = hh_groups(x), n_groups = x.dim[0] * groups;
     HH_ASSERT(hh_is_act(be, x) && hh_is_act(be, y) && hh_is_like(y, x) && hh_groups(y) == groups && n < INT32_MAX);
     HH_ASSERT(hh_is_absent(w) || hh_is_f32_vector(w, n));
     HH_ASSERT(hh_is_absent(rstd) || hh_is_f32_per_group(rstd, x));
     HH_ASSERT(n_groups < UINT32_MAX - HH_CUDA_BLOCK);
-    const hh_teams teams = hh_teams_for(n, hh_is_packed(x) && hh_is_packed(y) && hh_is_packed(w), 8);
+    const bool packed = hh_is_packed(x) && hh_is_packed(y) && hh_is_packed(w) && hh_is_packed(d);
+    const hh_teams teams = hh_teams_for(n, packed, 8);
     const dim3 grid((unsigned)hh_ceil_div(n_groups, HH_CUDA_BLOCK / teams.lanes));
     HH_CUDA_BY_TYPE(be->activation, T,
                     HH_CUDA_BY_TEAM(teams, V, K,
-                                    hh_cuda_launch(be, "rmsnorm_fwd", rmsnorm_forward<T, V, K>, grid, HH_CUDA_BLOCK, 0,
-                                                   hh_view_of<T>(y), hh_view_of<float>(rstd), hh_view_of<const T>(x),
-                                                   (const float *)w.data, n_groups, (uint32_t)groups, (int)n,
-                                                   teams.lanes, (float)eps)));
+                                    hh_cuda_launch(be, op, rmsnorm_forward<T, V, K>, grid, HH_CUDA_BLOCK, 0,
+                                                   hh_view_of<T>(y), hh_view_of<float>(rstd), hh_view_of<T>(x),
+                                                   hh_view_of<const T>(d), (const float *)w.data, n_groups,
+                                                   (uint32_t)groups, (int)n, teams.lanes, (float)eps)));
+}
+
+extern "C" void hh_rmsnorm_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor w, double eps) {
+    const hh_tensor none = {};
+    run_forward(be, "rmsnorm_fwd", y, rstd, x, none, w, eps);
+}
+
+extern "C" void hh_add_rmsnorm_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor d,
+                                        hh_tensor w, double eps) {
+    HH_ASSERT(hh_is_act(be, d) && hh_is_like(d, x) && y.data != x.data);
+    run_forward(be, "add_rmsnorm_fwd", y, rstd, x, d, w, eps);
 }
 
 /* B1-B3. Blocks run over all groups in steps of the grid. With `partial` [blocks, n] every block leaves its share of dw

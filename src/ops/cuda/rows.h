@@ -65,6 +65,18 @@ template <int V, typename T> static __device__ __forceinline__ void hh_unpack(fl
     }
 }
 
+template <typename T, int V> static __device__ __forceinline__ hh_pack<V, T> hh_make_pack(const float (&x)[V]) {
+    hh_pack<V, T> out;
+    if constexpr (V == 1) {
+        hh_store(&out.value, x[0]);
+    } else {
+        constexpr int A = 4 / sizeof(T);
+#pragma unroll
+        for (int i = 0; i < V / A; i++) out.word[i] = hh_pack_word(x + i * A, (const T *)nullptr);
+    }
+    return out;
+}
+
 /* The first n <= V numbers at p, zeros behind them. */
 template <int V, typename T> static __device__ __forceinline__ hh_pack<V, T> hh_read_pack(const T *p, int n) {
     hh_pack<V, T> out;
@@ -75,7 +87,7 @@ template <int V, typename T> static __device__ __forceinline__ hh_pack<V, T> hh_
             hh_store(&out.value, 0.0f);
         }
     } else {
-        constexpr int B = V * sizeof(T), A = 4 / sizeof(T);
+        constexpr int B = V * sizeof(T);
         if (n >= V) {
             if constexpr (B % 16 == 0) {
 #pragma unroll
@@ -96,8 +108,7 @@ template <int V, typename T> static __device__ __forceinline__ hh_pack<V, T> hh_
             float x[V];
 #pragma unroll
             for (int i = 0; i < V; i++) x[i] = i < n ? hh_load(p + i) : 0.0f;
-#pragma unroll
-            for (int i = 0; i < V / A; i++) out.word[i] = hh_pack_word(x + i * A, p);
+            out = hh_make_pack<T>(x);
         }
     }
     return out;
@@ -112,11 +123,10 @@ template <int V, typename T> static __device__ __forceinline__ void hh_store_pac
     if constexpr (V == 1) {
         if (n > 0) hh_store(p, x[0]);
     } else {
-        constexpr int B = V * sizeof(T), A = 4 / sizeof(T);
+        constexpr int B = V * sizeof(T);
         if (n >= V) {
-            uint32_t w[V / A];
-#pragma unroll
-            for (int i = 0; i < V / A; i++) w[i] = hh_pack_word(x + i * A, p);
+            const hh_pack<V, T> out = hh_make_pack<T>(x);
+            const uint32_t *w = out.word;
             if constexpr (B % 16 == 0) {
 #pragma unroll
                 for (int i = 0; i < B / 16; i++)
@@ -136,6 +146,7 @@ template <int V, typename T> static __device__ __forceinline__ void hh_store_pac
 static inline bool hh_is_packed(hh_tensor t, size_t bytes = 16) {
     if (!t.data) return true;
     size_t size = hh_dtype_bytes(t.dtype, 1);
+    if (t.rank == 1) return (uintptr_t)t.data % bytes == 0 && (t.dim[0] <= 1 || t.stride == 1);
     if ((uintptr_t)t.data % bytes || (t.dim[0] > 1 && (size_t)t.stride * size % bytes)) return false;
     return t.rank < 3 || t.dim[1] <= 1 || (size_t)t.dim[2] * size % bytes == 0;
 }
