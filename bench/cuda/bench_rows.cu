@@ -3,6 +3,10 @@
  * heads of 64), Qwen3-1.7B's prefill (16,384 and 2,048 tokens, width 2,048, heads of 128). */
 #include "cuda/timing.h"
 
+extern "C" {
+#include "ops/mixer_inputs.h"
+}
+
 #include <chrono>
 #include <cmath>
 
@@ -53,6 +57,8 @@ static void run_norms(hh_backend *be, int64_t T, int64_t C, int n) {
     print_line("rmsnorm_fwd", shape, 2 * one, bench_time(be, n, fwd));
     print_line("rmsnorm_bwd", shape, 4 * one, bench_time(be, n, bwd));
     print_line("axpy", shape, 3 * one, bench_time(be, n, axpy));
+    auto add = [&](int) { be->ops->add_rmsnorm_fwd(be, y, rstd, x, dy, w, 1e-6); };
+    print_line("add_rmsnorm_fwd", shape, 4 * one, bench_time(be, n, add));
     hh_tensor loss = vector_of(take(HH_DTYPE_F32, 1, 1, 0));
     auto mse = [&](int) { be->ops->mse(be, loss, dy, y, x, 1e-9); };
     print_line("mse", shape, 3 * one, bench_time(be, n, mse));
@@ -105,6 +111,43 @@ static void run_heads(hh_backend *be, int64_t T, int64_t h, int64_t D, int64_t w
         print_line("gdn_gates_fwd", shape, 12.0 * (double)(T * h), bench_time(be, n, gates));
         print_line("gdn_gates_bwd", shape, 16.0 * (double)(T * h), bench_time(be, n, gates_bwd));
     }
+    give_back_all();
+}
+
+/* All inputs of a GDN mixer at once, beside the same step by step. */
+static void run_inputs(hh_backend *be, int64_t T, int64_t h, int64_t D, bool norm, int n) {
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld%s", (long long)T, (long long)h, (long long)D, norm ? " normed" : "");
+    const int64_t N = h * D, columns = (3 * N + 2 * h + 7) / 8 * 8;
+    hh_tensor all = take(HH_DTYPE_BF16, T, columns, 1);
+    hh_mixer_inputs in = {};
+    in.n_paths = 3;
+    in.cos = take(HH_DTYPE_F32, T, D / 2, 1);
+    in.sin = take(HH_DTYPE_F32, T, D / 2, 1);
+    in.eps = 1e-6;
+    for (int i = 0; i < 3; i++) {
+        hh_mixer_path *p = &in.path[i];
+        p->x = hh_tensor_split(hh_tensor_columns(all, i * N, i * N + N), h);
+        p->y = p->conv = hh_tensor_split(take(HH_DTYPE_BF16, T, N, 1), h);
+        p->taps = take(HH_DTYPE_F32, N, 4, 1);
+        if (i == 2) continue;
+        if (norm) p->norm = vector_of(take(HH_DTYPE_F32, 1, D, 1));
+        p->rotate = true;
+        p->r = take(HH_DTYPE_F32, T, h, 1);
+        p->scale = 1;
+    }
+    in.g = take(HH_DTYPE_F32, T, h, 1);
+    in.beta = take(HH_DTYPE_F32, T, h, 1);
+    in.a = hh_tensor_columns(all, 3 * N, 3 * N + h);
+    in.b = hh_tensor_columns(all, 3 * N + h, 3 * N + 2 * h);
+    in.A_log = vector_of(take(HH_DTYPE_F32, 1, h, 1));
+    in.dt_bias = in.A_log;
+    const hh_span span = {0, T, 0};
+    const double bytes = 12.0 * (double)(T * N) + 8.0 * (double)(T * D) + 12.0 * (double)(T * h);
+    print_line("mixer_inputs_fwd", shape, bytes,
+               bench_time(be, n, [&](int) { be->ops->mixer_inputs_fwd(be, &in, &span, 1); }));
+    print_line("mixer_inputs_fwd by steps", shape, bytes,
+               bench_time(be, n, [&](int) { hh_mixer_inputs_by_steps(be, &in, &span, 1); }));
     give_back_all();
 }
 
@@ -185,6 +228,10 @@ int main(void) {
     run_heads(be, 65536, 7, 64, 2055, 2);
     run_heads(be, 16384, 16, 128, 8192, 2);
     run_heads(be, 2048, 16, 128, 8192, 20);
+    run_inputs(be, 65536, 7, 64, false, 2);
+    run_inputs(be, 16384, 14, 128, true, 2);
+    run_inputs(be, 2048, 14, 128, true, 20);
+    run_inputs(be, 1, 14, 128, true, 20);
     run_swiglu(be, 65536, 1536, 2);
     run_swiglu(be, 16384, 6144, 2);
     run_swiglu(be, 2048, 6144, 20);
