@@ -70,6 +70,15 @@ typedef struct hh_cli_common {
 #define HH_CLI_JSON_OPTION(json)                                                                                       \
     { .name = "json", .kind = HH_OPTION_FLAG, .value = &(json), .help = "print results as JSON" }
 
+/* Entries that several verbs have, for `static int64_t chunk` and `static const char *file`. */
+#define HH_CLI_CHUNK_OPTION(chunk)                                                                                     \
+    {                                                                                                                  \
+        .name = "chunk", .kind = HH_OPTION_INT, .value = &(chunk), .argument = "N", .max = 1e6,                        \
+        .help = "tokens of one prefill pass; 0 is what keeps the device busy"                                          \
+    }
+#define HH_CLI_FILE_OPTION(file, text)                                                                                 \
+    { .name = "file", .letter = 'f', .kind = HH_OPTION_STRING, .value = &(file), .argument = "FILE", .help = text }
+
 /* Parses the words behind the verb and fills the table's variables. false: the verb returns *code at once, for help was
  * asked for and has been printed, or the words were bad and that has been said. */
 bool hh_cli_parse(const hh_command *c, int argc, char **argv, hh_words *words, int *code);
@@ -88,6 +97,12 @@ hh_code hh_cli_comm(hh_cli_common *c, hh_comm *out, hh_error *err);
 
 /* The words of --kv, the type of a KV cache: auto is that of the activations. */
 #define HH_CLI_KV_CHOICES "auto|f32|bf16"
+/* The entry of verbs with a cache, for `static const char *kv`. */
+#define HH_CLI_KV_OPTION(kv)                                                                                           \
+    {                                                                                                                  \
+        .name = "kv", .kind = HH_OPTION_CHOICE, .value = &(kv), .choices = HH_CLI_KV_CHOICES,                          \
+        .help = "type of the KV cache: auto is that of the activations"                                                \
+    }
 hh_dtype hh_cli_kv_dtype(const char *word, const hh_backend *be);
 
 /* Flushes stdout; exit code 0, or 1 with a sentence when what was printed could not be written (a full disk). */

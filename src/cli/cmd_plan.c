@@ -1,5 +1,6 @@
 /* `plan`: will it fit? What running or training a model takes, before its weights are read. */
 #include "cli/opened.h"
+#include "ops/gemm.h"
 #include "session/session.h"
 
 #include <jansson.h>
@@ -28,17 +29,8 @@ static const hh_option options[] = {
      .min = 1,
      .max = 1e6,
      .help = "sequences at once"},
-    {.name = "chunk",
-     .kind = HH_OPTION_INT,
-     .value = &chunk,
-     .argument = "N",
-     .max = 1e6,
-     .help = "tokens of one prefill pass; 0 is what keeps the device busy"},
-    {.name = "kv",
-     .kind = HH_OPTION_CHOICE,
-     .value = &kv,
-     .choices = HH_CLI_KV_CHOICES,
-     .help = "type of the KV cache: auto is that of the activations"},
+    HH_CLI_CHUNK_OPTION(chunk),
+    HH_CLI_KV_OPTION(kv),
     {.name = "train",
      .kind = HH_OPTION_FLAG,
      .value = &train,
@@ -61,8 +53,12 @@ static const hh_command command = {
     .max_words = 1,
 };
 
-/* What oneDNN's kernels, made at run time for the shapes they meet, and its caches take: measured, much the same for every model. */
-#define KERNEL_BYTES ((size_t)12 << 20)
+/* Measured (tools/check_plan.sh), much the same for every model: what work brings in of the program, its libraries and the heap; oneDNN's
+ * kernels, made at run time for the shapes they meet; the part of a thread's scratch that a forward touches. */
+#define WORK_BYTES    ((size_t)6 << 20)
+#define KERNEL_BYTES  ((size_t)12 << 20)
+#define FORWARD_BYTES ((size_t)1 << 20)
+#define LOSS_ROWS     512 /* of a tile of logits, if half of the scratch holds them */
 
 typedef struct row {
     const char *key, *what;
@@ -98,14 +94,18 @@ static void plan_training(table *t, const hh_config *c, const hh_backend *be, do
 }
 
 /* What the program takes beside the model: on a GPU nothing of it is the host's. */
-static void plan_rest(table *t, const hh_backend *be) {
+static void plan_rest(table *t, const hh_config *c, const hh_backend *be) {
     if (be->reserved) {
         add(t, "scratch", "scratch, workspace and lists of the operations", (double)be->reserved);
         return;
     }
-    add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
+    const bool bf16 = c->stored == HH_DTYPE_BF16 && be->precision != HH_PRECISION_F32 && hh_gemm_has_bf16();
+    const double logits = (double)(LOSS_ROWS * c->vocab) * sizeof(float), most = (double)HH_SCRATCH_BYTES / 2;
+    const double tile = (logits < most ? logits : most) + 2.0 * (double)(LOSS_ROWS * c->width) * sizeof(float);
+    add(t, "work", "what work adds to the program", (double)WORK_BYTES);
+    if (train || bf16) add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
     add(t, "scratch", "scratch of the operations",
-        (double)be->n_threads * HH_THREAD_SCRATCH_BYTES + (train ? (double)HH_SCRATCH_BYTES : 0));
+        (double)be->n_threads * (double)(train ? HH_THREAD_SCRATCH_BYTES : FORWARD_BYTES) + (train ? tile : 0));
 }
 
 static double total_of(const table *t) {
@@ -169,7 +169,7 @@ static hh_code make(table *t, const char *path, hh_error *err) {
         } else {
             plan_inference(t, c, be);
         }
-        plan_rest(t, be);
+        plan_rest(t, c, be);
         print_table(t, path);
         code = check_fit(t, be, path, err);
     }

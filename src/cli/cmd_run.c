@@ -18,12 +18,7 @@ static double temperature, top_p = 1, min_p;
 static hh_words stops;
 
 static const hh_option options[] = {
-    {.name = "file",
-     .letter = 'f',
-     .kind = HH_OPTION_STRING,
-     .value = &file,
-     .argument = "FILE",
-     .help = "the prompt is this file's text"},
+    HH_CLI_FILE_OPTION(file, "the prompt is this file's text"),
     {.name = "chat",
      .kind = HH_OPTION_FLAG,
      .value = &chat,
@@ -83,17 +78,8 @@ static const hh_option options[] = {
      .argument = "N",
      .max = 1e9,
      .help = "tokens to make room for; 0 is the prompt and --max-new"},
-    {.name = "chunk",
-     .kind = HH_OPTION_INT,
-     .value = &chunk,
-     .argument = "N",
-     .max = 1e6,
-     .help = "tokens of one prefill pass; 0 is what keeps the device busy"},
-    {.name = "kv",
-     .kind = HH_OPTION_CHOICE,
-     .value = &kv,
-     .choices = HH_CLI_KV_CHOICES,
-     .help = "type of the KV cache: auto is that of the activations"},
+    HH_CLI_CHUNK_OPTION(chunk),
+    HH_CLI_KV_OPTION(kv),
     HH_CLI_COMMON_OPTIONS(common),
     {0},
 };

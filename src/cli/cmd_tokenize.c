@@ -15,12 +15,7 @@ static const char *file, *decode;
 static bool special, bos, json;
 
 static const hh_option options[] = {
-    {.name = "file",
-     .letter = 'f',
-     .kind = HH_OPTION_STRING,
-     .value = &file,
-     .argument = "FILE",
-     .help = "the text (or, with --decode -, the ids) is in this file"},
+    HH_CLI_FILE_OPTION(file, "the text (or, with --decode -, the ids) is in this file"),
     {.name = "special",
      .kind = HH_OPTION_FLAG,
      .value = &special,
