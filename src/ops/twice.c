@@ -141,6 +141,33 @@ static const hh_tensor *our_tensors(call *c, const char *name, const hh_tensor *
     return ours;
 }
 
+static const hh_mixer_inputs *our_inputs(call *c, const char *name, const hh_mixer_inputs *in) {
+    hh_mixer_inputs *ours = in ? find_pointed(c, in) : NULL;
+    (void)name;
+    if (!in || ours) return ours;
+    ours = add_pointed(c, in, sizeof *in);
+    for (int i = 0; i < in->n_paths; i++) {
+        const hh_mixer_path *p = &in->path[i];
+        ours->path[i].x = our_tensor(c, "x", p->x);
+        ours->path[i].y = our_tensor(c, "y", p->y);
+        ours->path[i].conv = our_tensor(c, "conv", p->conv);
+        ours->path[i].taps = our_tensor(c, "taps", p->taps);
+        ours->path[i].norm = our_tensor(c, "norm", p->norm);
+        ours->path[i].rstd = our_tensor(c, "rstd", p->rstd);
+        ours->path[i].r = our_tensor(c, "r", p->r);
+        ours->path[i].tail = our_tensors(c, "tail", p->tail);
+    }
+    ours->cos = our_tensor(c, "cos", in->cos);
+    ours->sin = our_tensor(c, "sin", in->sin);
+    ours->g = our_tensor(c, "g", in->g);
+    ours->beta = our_tensor(c, "beta", in->beta);
+    ours->a = our_tensor(c, "a", in->a);
+    ours->b = our_tensor(c, "b", in->b);
+    ours->A_log = our_tensor(c, "A_log", in->A_log);
+    ours->dt_bias = our_tensor(c, "dt_bias", in->dt_bias);
+    return ours;
+}
+
 /* Results on the host: one number each, but argmax, which has one a row and is not compared. */
 static double *our_double(call *c, const char *name, double *x) {
     double *ours = x ? find_pointed(c, x) : NULL;
@@ -178,7 +205,7 @@ SAME(const hh_span *, same_spans)
 #define OURS(x)                                                                                                        \
     _Generic((x),                                                                                                      \
         hh_tensor: our_tensor, const hh_tensor *: our_tensors, const hh_linear *: our_linear, const hh_kv *: our_kv,   \
-        double *: our_double, int64_t *: our_index, int32_t *: no_list,                                                \
+        const hh_mixer_inputs *: our_inputs, double *: our_double, int64_t *: our_index, int32_t *: no_list,                                                \
         bool: same_bool, double: same_double, int64_t: same_int64, hh_gdn_mode: same_mode,                             \
         const double *: same_doubles, const float *: same_floats, const int32_t *: same_int32s,                        \
         const hh_span *: same_spans)(&here, #x, x)

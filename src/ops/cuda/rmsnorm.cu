@@ -87,7 +87,7 @@ extern "C" void hh_rmsnorm_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor rstd,
 
 extern "C" void hh_add_rmsnorm_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor d,
                                         hh_tensor w, double eps) {
-    HH_ASSERT(hh_is_act(be, d) && hh_is_like(d, x) && y.data != x.data);
+    HH_ASSERT(hh_is_act(be, d) && hh_is_like(d, x) && (y.data != x.data || !x.dim[0]));
     run_forward(be, "add_rmsnorm_fwd", y, rstd, x, d, w, eps);
 }
 
