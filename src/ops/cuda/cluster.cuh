@@ -60,6 +60,22 @@ static __device__ __forceinline__ void hh_bulk_copy(void *shared, const void *gl
                    : "memory");
 }
 
+/* Back to global memory. What threads have written to shared memory is seen by the copy after each has called
+ * hh_bulk_publish and a barrier; one thread then stores, and waits for its stores before the place is written again. */
+static __device__ __forceinline__ void hh_bulk_publish() {
+    HH_CLUSTER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+static __device__ __forceinline__ void hh_bulk_store(void *global, const void *shared, int bytes) {
+    HH_CLUSTER_ASM("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+                   "r"(hh_shared_address(shared)), "r"(bytes)
+                   : "memory");
+    HH_CLUSTER_ASM("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Until shared memory has been read by all of this thread's stores. */
+static __device__ __forceinline__ void hh_bulk_store_wait() {
+    HH_CLUSTER_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 static __device__ __forceinline__ int hh_cluster_rank() {
     int r = 0;
     HH_CLUSTER_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));

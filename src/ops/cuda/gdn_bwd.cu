@@ -1,7 +1,6 @@
 /* Gated DeltaNet's backward: asserts, the list of chunks, and the walk over tiles of scratch; see
  * gdn_bwd.cuh. */
 #include "ops/cuda/gdn_bwd.cuh"
-#include "ops/cuda/gdn_chunk.cuh"
 
 static bool is_like(hh_tensor t, hh_dtype dtype, hh_tensor model) {
     if (t.dtype != dtype || t.rank != model.rank) return false;
@@ -97,7 +96,7 @@ extern "C" void hh_gdn_bwd_cuda(hh_backend *be, hh_tensor dq, hh_tensor dk, hh_t
     x.D = D;
     x.n_spans = n_spans;
     x.dstate = hh_cuda_list(be, dstate, n_spans);
-    bool fast = T == HH_DTYPE_BF16 && (D == 64 || D == 128);
+    bool fast = T == HH_DTYPE_BF16 && (D == 64 || D == 128) && hh_cuda_of(be)->arch >= 90;
     const hh_tensor wide[] = {dq, dk, dv, do_, saved, q, k, v};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) fast = fast && hh_gdn_is_aligned(wide[i]);
     run_tiles(be, &x, fast, span, chunks);

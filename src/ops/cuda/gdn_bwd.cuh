@@ -8,11 +8,7 @@
 #ifndef HH_OPS_CUDA_GDN_BWD_CUH
 #define HH_OPS_CUDA_GDN_BWD_CUH
 
-#include "ops/cuda/cuda.h"
-
-extern "C" {
-#include "ops/gdn.h"
-}
+#include "ops/cuda/gdn_chunk.cuh"
 
 #define GDN_N HH_GDN_CHUNK
 
@@ -59,19 +55,18 @@ gdn_bwd_tile_fn gdn_bwd_prepare, gdn_bwd_scan, gdn_bwd_finish;
 int64_t gdn_bwd_choose_window(hh_backend *be, const hh_span *span, int64_t n_spans, int64_t heads, int64_t D);
 int64_t gdn_bwd_window_bytes(int64_t D);
 
-/* Scratch of a chunk and head, in bytes from its start. */
-static inline __host__ __device__ int64_t gdn_bwd_at_ZK(int64_t D) {
-    (void)D;
-    return GDN_N * GDN_N * 2; /* behind A0 */
+/* Scratch of a chunk and head, laid out as it is wanted in shared memory: A0 [64,64] and Z^T K [D,D] in rows of
+ * HH_GDN_STRIDE(their width), behind that e^{G_n}; Q'^T dO, then dS1, 32 columns at a time, [D/32,D,32] in rows of
+ * HH_GDN_STRIDE(32). Offsets in bytes. */
+#define GDN_BWD_COLUMNS 32
+static inline __host__ __device__ int64_t gdn_bwd_at_ZK() {
+    return GDN_N * HH_GDN_STRIDE(GDN_N) * 2;
 }
 static inline __host__ __device__ int64_t gdn_bwd_at_dS(int64_t D) {
-    return gdn_bwd_at_ZK(D) + D * D * 2;
-}
-static inline __host__ __device__ int64_t gdn_bwd_at_last(int64_t D) {
-    return gdn_bwd_at_dS(D) + D * D * 2;
+    return gdn_bwd_at_ZK() + D * HH_GDN_STRIDE(D) * 2 + 16;
 }
 static inline __host__ __device__ int64_t gdn_bwd_scratch_fast(int64_t D) {
-    return gdn_bwd_at_last(D) + 256; /* e^{G_n}, a float */
+    return (gdn_bwd_at_dS(D) + D / GDN_BWD_COLUMNS * D * HH_GDN_STRIDE(GDN_BWD_COLUMNS) * 2 + 255) / 256 * 256;
 }
 
 /* The row of token t and head h, and the saved state of a chunk and head. */

@@ -12,7 +12,6 @@
  *     S        64 columns of S0, 64 of dS1, 64 rows of S0
  */
 #include "ops/cuda/gdn_bwd.cuh"
-#include "ops/cuda/gdn_chunk.cuh"
 
 #define THREADS 256
 #define SQUARE  HH_GDN_STRIDE(GDN_N)
@@ -138,7 +137,18 @@ static __device__ __forceinline__ void store_rows(hh_bf16 *rows, int64_t stride,
     }
 }
 
-/* 64 columns, or 64 rows, of a state [D,D] to S. */
+/* Element (row, column) of dS1 in the scratch; 8 columns of a row lie together. */
+template <int D> static __device__ __forceinline__ const hh_bf16 *dS_at(const hh_bf16 *dS1, int row, int column) {
+    constexpr int STRIDE = HH_GDN_STRIDE(GDN_BWD_COLUMNS);
+    return dS1 + (column / GDN_BWD_COLUMNS * D + row) * STRIDE + column % GDN_BWD_COLUMNS;
+}
+
+/* 64 columns of S0 or dS1, or 64 rows of S0, to S. */
+template <int D> static __device__ __forceinline__ void copy_dS_columns(hh_bf16 *S, const hh_bf16 *dS1, int first) {
+    for (int i = threadIdx.x; i < D * 8; i += THREADS)
+        hh_copy_async(S + i / 8 * SQUARE + i % 8 * 8, dS_at<D>(dS1, i / 8, first + i % 8 * 8), true);
+    hh_copy_commit();
+}
 template <int D> static __device__ __forceinline__ void copy_columns(hh_bf16 *S, const hh_bf16 *state, int first) {
     for (int i = threadIdx.x; i < D * 8; i += THREADS)
         hh_copy_async(S + i / 8 * SQUARE + i % 8 * 8, state + i / 8 * D + first + i % 8 * 8, true);
@@ -233,7 +243,7 @@ static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16
         }
         for (int e = threadIdx.x; e < D * 8; e += THREADS) {
             const uint4 a = *(const uint4 *)(s.S + e / 8 * SQUARE + e % 8 * 8);
-            const uint4 b = *(const uint4 *)(dS1 + e / 8 * D + half + e % 8 * 8);
+            const uint4 b = *(const uint4 *)dS_at<D>(dS1, e / 8, half + e % 8 * 8);
             along += hh_low_bf16(a.x) * hh_low_bf16(b.x) + hh_high_bf16(a.x) * hh_high_bf16(b.x) +
                      hh_low_bf16(a.y) * hh_low_bf16(b.y) + hh_high_bf16(a.y) * hh_high_bf16(b.y) +
                      hh_low_bf16(a.z) * hh_low_bf16(b.z) + hh_high_bf16(a.z) * hh_high_bf16(b.z) +
@@ -291,7 +301,7 @@ static __device__ __forceinline__ void make_dVh(float dK[D / 32][2][4], const fl
         }
         store_tile<D, 2>(s.V_tile + 64 * half, acc, p);
         if (half + 1 < D / 64)
-            copy_columns<D>(s.S, dS1, 64 * (half + 1));
+            copy_dS_columns<D>(s.S, dS1, 64 * (half + 1));
         else
             copy_rows<D>(s.S, S0, 0);
     }
@@ -476,33 +486,42 @@ static __device__ __forceinline__ void make_dQ(float dK[D / 32][2][4], finish_sh
     }
 }
 
-/* dbeta and dg from the sums, four threads a token: thread `part` has row block `part`. */
+/* dbeta and dg from the sums (B9, B11): warp b for the tokens of row block b, as running sums over all 64 tokens, two a
+ * lane. Nothing is subtracted. */
 template <int D>
 static __device__ __forceinline__ void gate_grad(const finish_shared<D> &s, const gdn_bwd &x, gdn_bwd_chunk c,
                                                  int64_t h) {
-    const int m = threadIdx.x / 4, part = threadIdx.x % 4, block = m / 16;
-    float dg = 0, dbeta = part >= block ? s.dbeta_column[part][m] : 0;
-    if (part < 2) dbeta += s.dbeta_row[part][m];
-#pragma unroll 4
-    for (int i = 16 * part; i < 16 * part + 16; i++) {
-        if (i < m) {
-            dg += s.end[0][i] + s.end[1][i];
-            continue;
-        }
-        dg += s.start[0][i] + s.start[1][i];
-        for (int j = 0; j < block; j++) dg += s.Y_row[j][i];
+    const int block = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (block > 3) return;
+    float from[2], before[2]; /* what token i adds to dg of tokens up to i, and of those behind it */
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int i = 2 * lane + e;
+        from[e] = s.start[0][i] + s.start[1][i];
+        before[e] = s.end[0][i] + s.end[1][i];
+        for (int j = 0; j < block && i >= 16 * block; j++) from[e] += s.Y_row[j][i];
+        for (int j = block + 1; j < 4 && i / 16 == block; j++) before[e] += s.Y_column[j][i];
     }
-    if (part > block)
-        for (int j = 16 * block; j < m; j++) dg += s.Y_column[part][j];
-    if (part == 0) {
-        float along = 0;
-        for (int i = 0; i < THREADS / 32; i++) along += s.along[i];
-        dg += s.Y_inside[m] + s.into[GDN_N - 1] * along;
+    float after = from[0] + from[1], until = before[0] + before[1];
+    for (int o = 1; o < 32; o *= 2) {
+        const float a = __shfl_down_sync(0xffffffffu, after, o), u = __shfl_up_sync(0xffffffffu, until, o);
+        if (lane + o < 32) after += a;
+        if (lane >= o) until += u;
     }
-    dg = sum_columns(dg);
-    dbeta = sum_columns(dbeta);
-    if (part == 0 && m < c.n) {
-        *gdn_row<float>(x.dg, c.t + m, h, 1) = dg;
+    after = __shfl_down_sync(0xffffffffu, after, 1), until = __shfl_up_sync(0xffffffffu, until, 1);
+    if (lane == 31) after = 0;
+    if (lane == 0) until = 0;
+    float along = 0;
+    for (int i = 0; i < THREADS / 32; i++) along += s.along[i];
+    along *= s.into[GDN_N - 1];
+    const float dg[2] = {after + from[1] + from[0] + until, after + from[1] + (until + before[0])};
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int m = 2 * lane + e;
+        if (m / 16 != block || m >= c.n) continue;
+        float dbeta = s.dbeta_row[0][m] + s.dbeta_row[1][m];
+        for (int w = block; w < 4; w++) dbeta += s.dbeta_column[w][m];
+        *gdn_row<float>(x.dg, c.t + m, h, 1) = dg[e] + s.Y_inside[m] + along;
         *gdn_row<float>(x.dbeta, c.t + m, h, 1) = dbeta;
     }
 }
@@ -514,8 +533,7 @@ static __device__ __forceinline__ void begin(finish_shared<D> &s, const gdn_bwd 
     hh_gdn_copy_tile<D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
     hh_gdn_copy_tile<D>(s.V_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
     hh_gdn_copy_tile<D>(s.O_tile, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
-    for (int i = threadIdx.x; i < GDN_N * 8; i += THREADS)
-        hh_copy_async(s.A0 + i / 8 * SQUARE + i % 8 * 8, A0 + i * 8, true);
+    for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += THREADS) hh_copy_async(s.A0 + i * 8, A0 + i * 8, true);
     copy_columns<D>(s.S, S0, 0);
     hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
     for (int i = threadIdx.x; i < GDN_N; i += THREADS) s.beta[i] = i < c.n ? *gdn_row<float>(x.beta, c.t + i, h, 1) : 0;
@@ -543,7 +561,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) finish(gdn
     clear<D / 32>(U);
     multiply<true, false, D / 32>(U, s.PD + p.r, SQUARE, s.O_tile + 32 * p.c, STRIDE, p.r, GDN_N);
     make_R<D>(s, gdn_row<hh_bf16>(x.v, c.t, h, D), x.v.stride, c.n, S0, dS1, p);
-    copy_columns<D>(s.S, dS1, 0);
+    copy_dS_columns<D>(s.S, dS1, 0);
     multiply_Bm<D, false>(wide, s, s.R_tile, p); /* V^ */
     store_tile<D, D / 32>(s.V_tile, wide, p);
     __syncthreads();

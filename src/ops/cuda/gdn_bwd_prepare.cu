@@ -1,13 +1,14 @@
 /* What a chunk of Gated DeltaNet does to dS, from its tokens alone, on tensor cores; see gdn_bwd.cuh. */
+#include "ops/cuda/cluster.cuh"
 #include "ops/cuda/gdn_bwd.cuh"
-#include "ops/cuda/gdn_chunk.cuh"
 
 #define SQUARE_STRIDE HH_GDN_STRIDE(GDN_N)
+#define COLUMNS       GDN_BWD_COLUMNS
 
 template <int D> struct prepare_shared {
-    hh_bf16 K[GDN_N * HH_GDN_STRIDE(D)], Q[GDN_N * HH_GDN_STRIDE(D)], dO[GDN_N * HH_GDN_STRIDE(D)],
-        Z[GDN_N * HH_GDN_STRIDE(D)];
-    float A0[GDN_N * HH_GDN_SQUARE], work[GDN_N / 2 * HH_GDN_SQUARE];
+    hh_bf16 Q[GDN_N * HH_GDN_STRIDE(D)], dO[GDN_N * HH_GDN_STRIDE(D)];
+    hh_bf16 K[GDN_N * HH_GDN_STRIDE(D)], Z[GDN_N * HH_GDN_STRIDE(D)]; /* from K on: Q'^T dO on its way out */
+    float A0[GDN_N * HH_GDN_SQUARE], work[GDN_N / 2 * HH_GDN_SQUARE]; /* from A0 on: Z^T K on its way out */
     hh_bf16 A0_beta[GDN_N * SQUARE_STRIDE];
     float G[GDN_N], beta[GDN_N];
 };
@@ -23,7 +24,7 @@ template <int D> static __device__ __forceinline__ void store_A0(hh_bf16 *out, p
     for (int e = threadIdx.x; e < GDN_N * GDN_N / 2; e += HH_GDN_THREADS) {
         const int i = e / 32, j = e % 32 * 2;
         const float low = s.A0[i * HH_GDN_SQUARE + j], high = s.A0[i * HH_GDN_SQUARE + j + 1];
-        *(uint32_t *)(out + i * GDN_N + j) = hh_pack_bf16(low, high);
+        *(uint32_t *)(out + i * SQUARE_STRIDE + j) = hh_pack_bf16(low, high);
         *(uint32_t *)(s.A0_beta + i * SQUARE_STRIDE + j) = hh_pack_bf16(low * s.beta[j], high * s.beta[j + 1]);
     }
 }
@@ -74,8 +75,10 @@ template <int D> static __device__ __forceinline__ void make_Q(prepare_shared<D>
     }
 }
 
-/* out [D,D] = X^T Y for tiles [64,D]; warp w makes rows [w D/4, (w + 1) D/4), 64 columns at a time. */
-template <int D>
+/* out [D,D] = X^T Y for tiles [64,D]; warp w makes rows [w D/4, (w + 1) D/4), 64 columns at a time. SLICE columns of
+ * `out` lie together, in rows of HH_GDN_STRIDE(SLICE). All copies out of shared memory have been waited for by thread 0
+ * when `out` is written. */
+template <int D, int SLICE>
 static __device__ __forceinline__ void store_outer(hh_bf16 *out, const hh_bf16 *X, const hh_bf16 *Y, int w) {
     constexpr int STRIDE = HH_GDN_STRIDE(D), BLOCKS = D / 64;
 #pragma unroll 1
@@ -95,14 +98,21 @@ static __device__ __forceinline__ void store_outer(hh_bf16 *out, const hh_bf16 *
                 for (int m = 0; m < BLOCKS; m++) hh_mma_pair(acc[m][block], a[m], b);
             }
         }
+        if (column == 0) {
+            if (threadIdx.x == 0) hh_bulk_store_wait();
+            __syncthreads();
+        }
 #pragma unroll
         for (int x = 0; x < BLOCKS * 16; x++) {
             const int m = x / 16, block = x / 4 % 4, half = x / 2 % 2, low = x % 2;
             const int i = w * (D / 4) + 16 * m + hh_gdn_row(0, low * 2), j = column + hh_gdn_column(block, half, 0);
             const float *c = acc[m][block][half] + low * 2;
-            *(uint32_t *)(out + (int64_t)i * D + j) = hh_pack_bf16(c[0], c[1]);
+            *(uint32_t *)(out + j / SLICE * D * HH_GDN_STRIDE(SLICE) + i * HH_GDN_STRIDE(SLICE) + j % SLICE) =
+                hh_pack_bf16(c[0], c[1]);
         }
     }
+    hh_bulk_publish();
+    __syncthreads();
 }
 
 template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS, 2) prepare(gdn_bwd x) {
@@ -122,7 +132,6 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS, 2) pre
         s.beta[i] = i < c.n ? *gdn_row<float>(x.beta, c.t + i, h, 1) : 0;
     hh_copy_wait<1>();
     __syncthreads();
-    if (threadIdx.x == 0) *(float *)(scratch + gdn_bwd_at_last(D)) = exp2f(s.G[GDN_N - 1]);
 
     float acc[4][2][4];
     uint32_t qk[4][4];
@@ -142,9 +151,19 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS, 2) pre
     hh_copy_wait<0>();
     __syncthreads();
     make_Q<D>(s, qk, w);
-    store_outer<D>((hh_bf16 *)(scratch + gdn_bwd_at_ZK(D)), s.Z, s.K, w);
-    __syncthreads();
-    store_outer<D>((hh_bf16 *)(scratch + gdn_bwd_at_dS(D)), s.Q, s.dO, w);
+    constexpr int ZK = D * HH_GDN_STRIDE(D);
+    static_assert(ZK * 2 + 16 <= sizeof s.A0 + sizeof s.work + sizeof s.A0_beta, "Z^T K fits where A0 was");
+    static_assert(D / COLUMNS * D * HH_GDN_STRIDE(COLUMNS) * 2 <= sizeof s.K + sizeof s.Z + sizeof s.A0, "and Q'^T dO");
+    hh_bf16 *out = (hh_bf16 *)s.A0;
+    if (threadIdx.x == 0) *(float *)(out + ZK) = exp2f(s.G[GDN_N - 1]);
+    store_outer<D, D>(out, s.Z, s.K, w);
+    if (threadIdx.x == 0) hh_bulk_store(scratch + gdn_bwd_at_ZK(), out, ZK * 2 + 16);
+    out = s.K;
+    store_outer<D, COLUMNS>(out, s.Q, s.dO, w);
+    if (threadIdx.x == 0) {
+        hh_bulk_store(scratch + gdn_bwd_at_dS(D), out, D / COLUMNS * D * HH_GDN_STRIDE(COLUMNS) * 2);
+        hh_bulk_store_wait();
+    }
 }
 
 template <int D> static void launch_prepare(hh_backend *be, const gdn_bwd *x) {

@@ -5,32 +5,38 @@
  * A window that a span runs through is affine in the dS at its end: dS_start = A dS_end + C. First all windows at once
  * find A and C, walking from dS_end = I without the chunks' own terms, and from 0. Then `combine` goes through the
  * windows, and the walk proper starts at the true dS at every window's end. Exact, for twice the products. */
+#include "ops/cuda/cluster.cuh"
 #include "ops/cuda/gdn_bwd.cuh"
-#include "ops/cuda/gdn_chunk.cuh"
 
-#define COLUMNS 32 /* of dS, that a block has */
-#define STAGES  4  /* chunks on their way to it, and the one in work */
+#define COLUMNS GDN_BWD_COLUMNS /* of dS, that a block has */
+#define STAGES  4               /* chunks on their way to it, and the one in work */
+#define THREADS 160             /* four warps that compute, one that sends for chunks and sends dS away */
 
 #define SLICE_STRIDE HH_GDN_STRIDE(COLUMNS)
 
 template <int D> struct scan_shared {
     struct {
-        hh_bf16 ZK[D * HH_GDN_STRIDE(D)], C[D * SLICE_STRIDE];
+        hh_bf16 ZK[D * HH_GDN_STRIDE(D)];
+        float last[4]; /* e^{G_n} */
+        hh_bf16 C[D * SLICE_STRIDE];
     } stage[STAGES];
     hh_bf16 dS[2][D * SLICE_STRIDE];
+    uint64_t full[STAGES];
 };
 
-/* Factors of a chunk to a stage. */
+/* This block's columns of Q'^T dO, later of dS1, of a chunk. */
+template <int D> static __device__ __forceinline__ char *slice_of(const gdn_bwd &x, int64_t ci, int64_t h, int column) {
+    return gdn_bwd_scratch_of(x, ci, h) + gdn_bwd_at_dS(D) + column * (D * SLICE_STRIDE * 2 / COLUMNS);
+}
+
+/* Sends for a chunk; one thread. */
 template <int D>
-static __device__ __forceinline__ void fetch(scan_shared<D> &s, int stage, const char *scratch, int column) {
-    const hh_bf16 *ZK = (const hh_bf16 *)(scratch + gdn_bwd_at_ZK(D));
-    const hh_bf16 *C = (const hh_bf16 *)(scratch + gdn_bwd_at_dS(D)) + column;
-    for (int i = threadIdx.x; i < D * D / 8; i += HH_GDN_THREADS)
-        hh_copy_async(s.stage[stage].ZK + i / (D / 8) * HH_GDN_STRIDE(D) + i % (D / 8) * 8, ZK + i * 8, true);
-    for (int i = threadIdx.x; i < D * COLUMNS / 8; i += HH_GDN_THREADS) {
-        const int row = i / (COLUMNS / 8), at = i % (COLUMNS / 8) * 8;
-        hh_copy_async(s.stage[stage].C + row * SLICE_STRIDE + at, C + row * D + at, true);
-    }
+static __device__ __forceinline__ void fetch(scan_shared<D> &s, int stage, const gdn_bwd &x, int64_t ci, int64_t h,
+                                             int column) {
+    constexpr int FIRST = D * HH_GDN_STRIDE(D) * 2 + 16, SECOND = D * SLICE_STRIDE * 2;
+    hh_mbarrier_expect(&s.full[stage], FIRST + SECOND);
+    hh_bulk_copy(s.stage[stage].ZK, gdn_bwd_scratch_of(x, ci, h) + gdn_bwd_at_ZK(), FIRST, &s.full[stage]);
+    hh_bulk_copy(s.stage[stage].C, slice_of<D>(x, ci, h, column), SECOND, &s.full[stage]);
 }
 
 /* Row and column of the pair x of a warp's part of dS, D/4 rows and COLUMNS columns: acc[x / 8][x / 4 % 2][x / 2 % 2]. */
@@ -129,46 +135,68 @@ static __device__ __forceinline__ void store_part(float *to, const float part[D 
     }
 }
 
-/* Chunks [begin, end) of one span: `part` from behind the last to before the first. Returns the decay over them. */
+/* The same in bf16, where all warps read it. */
 template <int D>
-static __device__ __forceinline__ float walk_chunks(float part[D / 64][2][2][4], scan_shared<D> &s, const gdn_bwd &x,
-                                                    int64_t begin, int64_t end, int64_t h, int column, walk what) {
-    const int w = threadIdx.x / 32;
+static __device__ __forceinline__ void store_bf16(hh_bf16 *dS, const float part[D / 64][2][2][4], int w) {
 #pragma unroll
     for (int e = 0; e < D / 8; e++) {
         const float *d = (const float *)part + e * 2;
-        *(uint32_t *)(s.dS[0] + scan_row<D>(w, e) * SLICE_STRIDE + scan_column(e)) = hh_pack_bf16(d[0], d[1]);
+        *(uint32_t *)(dS + scan_row<D>(w, e) * SLICE_STRIDE + scan_column(e)) = hh_pack_bf16(d[0], d[1]);
     }
-    for (int i = 1; i < STAGES; i++) {
-        if (end - i >= begin) fetch<D>(s, i - 1, gdn_bwd_scratch_of(x, end - i, h), column);
-        hh_copy_commit();
+}
+
+/* Chunks [begin, end) of one span: `part` from behind the last to before the first. `count` counts chunks over all walks
+ * of this block, for the barriers' parities. Returns the decay over them. */
+template <int D>
+static __device__ __forceinline__ float walk_chunks(float part[D / 64][2][2][4], int64_t *count, scan_shared<D> &s,
+                                                    const gdn_bwd &x, int64_t begin, int64_t end, int64_t h, int column,
+                                                    walk what) {
+    const int w = threadIdx.x / 32;
+    const bool sends = threadIdx.x == 4 * 32;
+    const int64_t base = *count;
+    float decay = 1;
+    if (sends)
+        for (int i = 0; i < STAGES - 1 && end - 1 - i >= begin; i++)
+            fetch<D>(s, (int)((base + i) % STAGES), x, end - 1 - i, h, column);
+    if (w < 4) {
+        store_bf16<D>(s.dS[base % 2], part, w);
+        hh_bulk_publish();
     }
-    float last = *(const float *)(gdn_bwd_scratch_of(x, end - 1, h) + gdn_bwd_at_last(D)), decay = 1;
-    int stage = 0, side = 0;
-    for (int64_t ci = end - 1; ci >= begin; ci--, side ^= 1) {
-        hh_copy_wait<STAGES - 2>();
-        __syncthreads();
-        if (ci - (STAGES - 1) >= begin)
-            fetch<D>(s, (stage + STAGES - 1) % STAGES, gdn_bwd_scratch_of(x, ci - (STAGES - 1), h), column);
-        hh_copy_commit();
-        hh_bf16 *dS1 = (hh_bf16 *)(gdn_bwd_scratch_of(x, ci, h) + gdn_bwd_at_dS(D)) + column;
-        for (int i = threadIdx.x; what == WALK && i < D * COLUMNS / 8; i += HH_GDN_THREADS) {
-            const int row = i / (COLUMNS / 8), at = i % (COLUMNS / 8) * 8;
-            *(uint4 *)(dS1 + row * D + at) = *(const uint4 *)(s.dS[side] + row * SLICE_STRIDE + at);
+    for (int64_t i = 0; i < end - begin; i++) {
+        const int64_t ci = end - 1 - i, at = base + i;
+        const int stage = (int)(at % STAGES), side = (int)(at % 2);
+        __syncthreads(); /* dS is there, and the stage before this has been read */
+        if (sends) {
+            if (ci - (STAGES - 1) >= begin)
+                fetch<D>(s, (int)((at + STAGES - 1) % STAGES), x, ci - (STAGES - 1), h, column);
+            hh_mbarrier_wait(&s.full[stage], (int)(at / STAGES) & 1); /* C has left the place that dS1 goes to */
+            if (what == WALK) hh_bulk_store(slice_of<D>(x, ci, h, column), s.dS[side], D * SLICE_STRIDE * 2);
+            hh_bulk_store_wait();
         }
-        const float now = last;
-        decay *= now;
-        if (ci > begin) last = *(const float *)(gdn_bwd_scratch_of(x, ci - 1, h) + gdn_bwd_at_last(D));
-        step<D>(part, s.dS[side ^ 1], s.dS[side], s.stage[stage].ZK, what == WALK_A ? NULL : s.stage[stage].C, now, w);
-        stage = (stage + 1) % STAGES;
+        if (w < 4) {
+            hh_mbarrier_wait(&s.full[stage], (int)(at / STAGES) & 1);
+            step<D>(part, s.dS[side ^ 1], s.dS[side], s.stage[stage].ZK, what == WALK_A ? NULL : s.stage[stage].C,
+                    s.stage[stage].last[0], w);
+            decay *= s.stage[stage].last[0];
+            hh_bulk_publish();
+        }
     }
-    hh_copy_wait<0>();
     __syncthreads();
+    *count = base + end - begin;
     return decay;
 }
 
+/* The barriers of a block, before its first walk. */
+template <int D> static __device__ __forceinline__ void init_barriers(scan_shared<D> &s) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) hh_mbarrier_init(&s.full[i], 1);
+        hh_mbarrier_publish();
+    }
+    __syncthreads();
+}
+
 /* The walk proper, through a span of the tile, or through a window. */
-template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) scan(gdn_bwd x) {
+template <int D> static __global__ void __launch_bounds__(THREADS) scan(gdn_bwd x) {
     extern __shared__ __align__(128) char shared[];
     scan_shared<D> &s = *(scan_shared<D> *)shared;
     const int64_t h = blockIdx.y;
@@ -176,6 +204,8 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) scan(g
     const bool cut = x.window_chunks > 0;
     const int64_t lo = cut ? x.first + blockIdx.x * x.window_chunks : max(x.first, x.span_chunk[blockIdx.x]);
     int64_t end = min(x.last, cut ? lo + x.window_chunks : x.span_chunk[blockIdx.x + 1]);
+    int64_t count = 0;
+    init_barriers<D>(s);
     while (end > lo) {
         const int64_t span = x.chunk[end - 1].span, begin = max(lo, x.span_chunk[span]);
         const bool begun_before = begin > x.span_chunk[span], goes_on = end < x.span_chunk[span + 1] && end < x.last;
@@ -184,15 +214,15 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) scan(g
                                                   : gdn_dS_from(x, span, end, h);
         float *to = begun_before && begin > x.first ? NULL : gdn_dS_to(x, span, begin, h);
         float part[D / 64][2][2][4];
-        load_part<D>(part, from, column, w);
-        walk_chunks<D>(part, s, x, begin, end, h, column, WALK);
-        if (to) store_part<D>(to, part, column, w);
+        if (w < 4) load_part<D>(part, from, column, w);
+        walk_chunks<D>(part, &count, s, x, begin, end, h, column, WALK);
+        if (to && w < 4) store_part<D>(to, part, column, w);
         end = begin;
     }
 }
 
 /* A and C of a window, if the span of its first chunk began before it. */
-template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) scan_window(gdn_bwd x) {
+template <int D> static __global__ void __launch_bounds__(THREADS) scan_window(gdn_bwd x) {
     extern __shared__ __align__(128) char shared[];
     scan_shared<D> &s = *(scan_shared<D> *)shared;
     const int64_t h = blockIdx.y, begin = x.first + blockIdx.x * x.window_chunks, span = x.chunk[begin].span;
@@ -203,12 +233,15 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) scan_w
     char *window = window_of(x, blockIdx.x, h);
     if (begin == x.span_chunk[span] || (what == WALK_A && !goes_on)) return;
     float part[D / 64][2][2][4];
-    load_part<D>(part, goes_on ? NULL : gdn_dS_from(x, span, end, h), column, w);
+    int64_t count = 0;
+    init_barriers<D>(s);
+    if (w < 4) load_part<D>(part, goes_on ? NULL : gdn_dS_from(x, span, end, h), column, w);
 #pragma unroll
     for (int e = 0; e < D / 4; e++)
         if (what == WALK_A && scan_row<D>(w, e / 2) == column + scan_column(e / 2) + e % 2) ((float *)part)[e] = 1;
-    if (!goes_on) store_part<D>((float *)(window + at_given(D)), part, column, w);
-    const float decay = walk_chunks<D>(part, s, x, begin, end, h, column, what);
+    if (!goes_on && w < 4) store_part<D>((float *)(window + at_given(D)), part, column, w);
+    const float decay = walk_chunks<D>(part, &count, s, x, begin, end, h, column, what);
+    if (w == 4) return;
     if (what == WALK_C) {
         store_part<D>((float *)(window + at_C(D)), part, column, w);
         return;
@@ -242,11 +275,7 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) combin
                 hh_copy_async(s.stage[0].ZK + e / (D / 8) * HH_GDN_STRIDE(D) + e % (D / 8) * 8,
                               (const hh_bf16 *)window + e * 8, true);
             hh_copy_commit();
-#pragma unroll
-            for (int e = 0; e < D / 8; e++) {
-                const float *d = (const float *)part + e * 2;
-                *(uint32_t *)(s.dS[0] + scan_row<D>(w, e) * SLICE_STRIDE + scan_column(e)) = hh_pack_bf16(d[0], d[1]);
-            }
+            store_bf16<D>(s.dS[0], part, w);
             hh_copy_wait<0>();
             __syncthreads();
             float product[D / 64][2][2][4];
@@ -262,7 +291,7 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) combin
 
 template <int D> static void launch(hh_backend *be, const gdn_bwd *x) {
     const unsigned heads = (unsigned)x->heads, slices = D / COLUMNS;
-    const dim3 block(HH_GDN_THREADS);
+    const dim3 block(THREADS);
     const size_t shared = sizeof(scan_shared<D>);
     const int64_t n = x->window_chunks ? hh_ceil_div(x->last - x->first, x->window_chunks) : 1;
     gdn_bwd whole = *x;
@@ -272,7 +301,7 @@ template <int D> static void launch(hh_backend *be, const gdn_bwd *x) {
         return;
     }
     hh_cuda_launch(be, "gdn_bwd", scan_window<D>, dim3((unsigned)n, heads, 2 * slices), block, shared, *x);
-    hh_cuda_launch(be, "gdn_bwd", combine<D>, dim3(1, heads, slices), block, shared, *x, n);
+    hh_cuda_launch(be, "gdn_bwd", combine<D>, dim3(1, heads, slices), dim3(HH_GDN_THREADS), shared, *x, n);
     hh_cuda_launch(be, "gdn_bwd", scan<D>, dim3((unsigned)n, heads, slices), block, shared, *x);
 }
 
