@@ -63,8 +63,9 @@ template <bool F32>
 static __device__ __forceinline__ void add_products(float *c, const char *w, const hh_bf16 *x0, const hh_bf16 *x1,
                                                     int k, bool has0, bool has1) {
     const uint4 zero = make_uint4(0, 0, 0, 0);
-    int at = (threadIdx.x / 32) * STEP + (threadIdx.x % 4) * 8;
-    for (; at < k; at += AHEAD * WARPS * STEP) {
+    /* All threads of a warp go through the same steps: products are theirs together. */
+    for (int base = threadIdx.x / 32 * STEP; base < k; base += AHEAD * WARPS * STEP) {
+        int at = base + threadIdx.x % 4 * 8;
         uint4 b[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
