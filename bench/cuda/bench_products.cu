@@ -60,33 +60,59 @@ static const shape short_shapes[] = {
     {"qwen3", "gate_up", 0, 2048, 12288}, {"qwen3", "down", 0, 6144, 2048},     {"qwen3", "head", 0, 2048, 151936},
 };
 
-/* Weights never come from the L2 cache: a call in a row of many, each with its own. */
+/* ||a - b|| / ||b|| of two tensors of one type on the card. */
+static double distance(hh_tensor a, hh_tensor b) {
+    size_t n = (size_t)hh_tensor_count(a), bytes = hh_tensor_bytes(a);
+    char *host[2];
+    double d = 0, size = 0;
+    for (int i = 0; i < 2; i++) {
+        host[i] = (char *)hh_alloc(bytes);
+        cudaMemcpy(host[i], i ? b.data : a.data, bytes, cudaMemcpyDeviceToHost);
+    }
+    for (size_t i = 0; i < n; i++) {
+        float x[2];
+        for (int k = 0; k < 2; k++)
+            hh_dequantise_float(a.dtype, host[k] + hh_dtype_bytes(a.dtype, (int64_t)i), 1, &x[k]);
+        d += ((double)x[0] - x[1]) * ((double)x[0] - x[1]);
+        size += (double)x[1] * x[1];
+    }
+    for (char *h : host) hh_free(h);
+    return sqrt(d / size);
+}
+
+/* Weights never come from the L2 cache: a call in a row of many, each with its own. The last column is the distance from
+ * cuBLASLt's result. */
 static void run_short(hh_backend *be) {
+    hh_cuda *c = hh_cuda_of(be);
+    hh_error err = {};
     for (const shape &s : short_shapes) {
         size_t bytes = (size_t)(s.k * s.n) * 2, all = (size_t)1 << 30;
         int copies = (int)std::max<size_t>(2, std::min<size_t>(all / bytes, 100));
         hh_tensor w = bench_matrix(HH_DTYPE_BF16, s.n * copies, s.k, 0.03);
-        for (int64_t tokens : {1, 2, 4, 8, 16, 32, 64}) {
-            hh_tensor x = bench_matrix(HH_DTYPE_BF16, tokens, s.k, 1), y = bench_matrix(HH_DTYPE_BF16, tokens, s.n, 1);
-            auto weights = [&](int i) { return hh_tensor_rows(w, i * s.n, (i + 1) * s.n); };
-            double own = 0, library = bench_time(be, copies, [&](int i) {
-                                hh_cuda_product(be, "linear_fwd", y, x, false, weights(i), true, NULL, false);
-                            });
-            hh_linear one = map_of(weights(0));
-            if (hh_cuda_matvec(be, y, x, &one, false))
-                own = bench_time(be, copies, [&](int i) {
-                    hh_linear l = map_of(weights(i));
-                    hh_cuda_matvec(be, y, x, &l, false);
-                });
-            double moved = 1e-3 * ((double)bytes + 2.0 * (double)tokens * (double)(s.k + s.n));
-            printf("%s,%s,%s,short,%lld,%lld,%lld,%.2f,%.0f,%.2f\n", "ours-library", s.model, s.name, (long long)tokens,
-                   (long long)s.k, (long long)s.n, library, moved / library, moved / library / BENCH_TOP_GBS);
-            if (own > 0)
-                printf("%s,%s,%s,short,%lld,%lld,%lld,%.2f,%.0f,%.2f\n", "ours-matvec", s.model, s.name,
-                       (long long)tokens, (long long)s.k, (long long)s.n, own, moved / own,
-                       moved / own / BENCH_TOP_GBS);
-            fflush(stdout);
-            cudaFree(x.data), cudaFree(y.data);
+        for (int64_t tokens : {1, 4, 8, 16}) {
+            hh_tensor x = bench_matrix(HH_DTYPE_BF16, tokens, s.k, 1), y[2];
+            for (hh_tensor &t : y) t = bench_matrix(HH_DTYPE_BF16, tokens, s.n, 1);
+            const char *who[] = {"library", "matvec", "stream", "stream-early"};
+            for (int way = 0; way < 4; way++) {
+                if (way == 1 && s.n * s.k > (int64_t)4 << 20) continue; /* the library's */
+                auto body = [&](int i) {
+                    hh_tensor wi = hh_tensor_rows(w, i * s.n, (i + 1) * s.n);
+                    hh_linear l = map_of(wi);
+                    if (way == 0) hh_cuda_product(be, "linear_fwd", y[0], x, false, wi, true, NULL, false);
+                    if (way == 1) hh_cuda_matvec(be, y[1], x, &l, false);
+                    if (way >= 2) hh_cuda_matvec_early(be, y[1], x, &l, false);
+                };
+                if (way == 3) c->mode = HH_CUDA_RECORD;
+                double us = bench_time(be, copies, body);
+                c->mode = HH_CUDA_RUN;
+                be->sync(be, &err);
+                double moved = 1e-3 * ((double)bytes + 2.0 * (double)tokens * (double)(s.k + s.n));
+                printf("ours-%s,%s,%s,short,%lld,%lld,%lld,%.2f,%.0f,%.2f,%.1e\n", who[way], s.model, s.name,
+                       (long long)tokens, (long long)s.k, (long long)s.n, us, moved / us, moved / us / BENCH_TOP_GBS,
+                       way ? distance(y[1], y[0]) : 0.0);
+                fflush(stdout);
+            }
+            cudaFree(x.data), cudaFree(y[0].data), cudaFree(y[1].data);
         }
         cudaFree(w.data);
     }
@@ -161,6 +187,38 @@ static void run_candidates(hh_backend *be) {
     }
 }
 
+/* Both ways of few tokens, on rows, parts and widths of any kind. */
+static void run_check(hh_backend *be) {
+    hh_cuda *c = hh_cuda_of(be);
+    hh_error err = {};
+    for (int64_t k : {40, 576, 2056, 6144})
+        for (int64_t tokens : {1, 5, 8, 9, 16})
+            for (int way = 0; way < 4; way++) {
+                hh_linear l = {};
+                const int64_t rows[] = {64, 9, 1000, 3};
+                l.k = k;
+                for (int p = 0; p < 4; p++) {
+                    l.part[p].w = bench_matrix(p % 2 ? HH_DTYPE_F32 : HH_DTYPE_BF16, rows[p], k, 0.03);
+                    if (p > 1)
+                        l.part[p].bias =
+                            hh_tensor_1d(bench_matrix(HH_DTYPE_F32, 1, rows[p], 1).data, HH_DTYPE_F32, rows[p]);
+                    l.n += rows[p];
+                    l.n_parts++;
+                }
+                hh_tensor x = bench_matrix(HH_DTYPE_BF16, tokens, k + 8, 1), y[2];
+                x.dim[1] = k;
+                for (hh_tensor &t : y) t = bench_matrix(way / 2 ? HH_DTYPE_F32 : HH_DTYPE_BF16, tokens, l.n, 0);
+                hh_cuda_matvec(be, y[0], x, &l, true);
+                if (way % 2) c->mode = HH_CUDA_RECORD;
+                bool done = hh_cuda_matvec_early(be, y[1], x, &l, true);
+                c->mode = HH_CUDA_RUN;
+                be->sync(be, &err);
+                double d = distance(y[1], y[0]);
+                if (!done || !(d < 4e-3)) printf("WRONG ");
+                printf("check,k %lld,tokens %lld,way %d,%.1e %s\n", (long long)k, (long long)tokens, way, d, err.text);
+            }
+}
+
 /* What the first product of a shape costs on the host. */
 static void run_plans(hh_backend *be) {
     hh_tensor x = bench_matrix(HH_DTYPE_BF16, 300, 576, 1), y = bench_matrix(HH_DTYPE_BF16, 300, 960, 1);
@@ -187,6 +245,7 @@ int main(int argc, char **argv) {
     printf("who,model,product,what,tokens,k,n,us,rate,share\n");
     if (!strcmp(what, "all") || !strcmp(what, "long")) run_long(be);
     if (!strcmp(what, "all") || !strcmp(what, "short")) run_short(be);
+    if (!strcmp(what, "check")) run_check(be);
     if (!strcmp(what, "plans")) run_plans(be);
     if (!strcmp(what, "candidates")) run_candidates(be);
     hh_error err = {};
