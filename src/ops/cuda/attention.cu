@@ -230,8 +230,7 @@ static void forward_kind(work *w, hh_tensor q, const hh_kv *kv, const hh_span *s
     if (single) return run_decode(w);
     w->pack_kv = !aligned || w->a.kv_dtype != HH_DTYPE_BF16;
     w->pack_q = !is_aligned(q.data, q.stride);
-    const bool wgmma = getenv("HYDRAHEAD_WGMMA") && hh_attention_wgmma_takes(w->be, w->a.head_dim);
-    run_tiles(w, wgmma ? hh_attention_wgmma_fwd : hh_attention_tiles_fwd);
+    run_tiles(w, hh_attention_wgmma_takes(w->be, w->a.head_dim) ? hh_attention_wgmma_fwd : hh_attention_tiles_fwd);
 }
 
 extern "C" void hh_attention_fwd_cuda(hh_backend *be, hh_tensor o, hh_tensor lse, hh_tensor q, const hh_kv *kv,
@@ -294,7 +293,8 @@ extern "C" void hh_attention_bwd_cuda(hh_backend *be, hh_tensor dq, hh_tensor dk
         for (int64_t s = 0; s < a->n_spans; s++)
             w.pack_kv = w.pack_kv || !is_aligned(w.span[s].k, 0) || !is_aligned(w.span[s].v, 0);
         if (may_tile(&w, be->activation))
-            run_tiles(&w, hh_attention_tiles_bwd);
+            run_tiles(&w, getenv("HYDRAHEAD_WGMMA") && hh_attention_wgmma_takes(be, D) ? hh_attention_wgmma_bwd
+                                                                                       : hh_attention_tiles_bwd);
         else
             run_plain(&w, be->activation, true);
     }
