@@ -38,6 +38,7 @@ static void load(void) {
     env.check_nan = is(read_variable("HYDRAHEAD_CHECK"), "nan");
     env.check_cpu = is(read_variable("HYDRAHEAD_CHECK"), "cpu");
     env.check_cuda = is(read_variable("HYDRAHEAD_CHECK"), "cuda");
+    env.trace = read_variable("HYDRAHEAD_TRACE");
     env.device = read_variable("HYDRAHEAD_DEVICE");
     env.isa = read_variable("HYDRAHEAD_ISA");
     env.models = read_variable("HYDRAHEAD_MODELS");
@@ -57,6 +58,9 @@ hh_code hh_env_check(hh_error *err) {
     const char *check = read_variable("HYDRAHEAD_CHECK");
     if (check && !is(check, "nan") && !is(check, "cpu") && !is(check, "cuda"))
         return hh_fail(err, HH_EINVAL, "HYDRAHEAD_CHECK=%s: it may be nan, cpu or cuda", check);
+    if (is(check, "cpu") && read_variable("HYDRAHEAD_TRACE"))
+        return hh_fail(err, HH_EINVAL,
+                       "HYDRAHEAD_CHECK=cpu computes everything twice; leave HYDRAHEAD_TRACE out beside it");
     const char *fail_alloc = read_variable("HYDRAHEAD_FAIL_ALLOC");
     if (parse_count(fail_alloc) < 0)
         return hh_fail(err, HH_EINVAL, "HYDRAHEAD_FAIL_ALLOC=%s: a count is needed", fail_alloc);

@@ -3,6 +3,7 @@
  *   HYDRAHEAD_CHECK=nan          what the model computes is looked through for NaN and infinities, op by op
  *   HYDRAHEAD_CHECK=cpu          every operation runs twice, on the device and on the CPU, and the first that differs is named
  *   HYDRAHEAD_CHECK=cuda         the GPU is waited for after every operation, so that a fault names the one that made it
+ *   HYDRAHEAD_TRACE=FILE         every operation with its shapes and its time, as a Chrome trace; not with HYDRAHEAD_CHECK=cpu
  *   HYDRAHEAD_DEVICE=NAME        where to compute when --device does not say: "cpu", "cuda", "cuda:N"
  *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512" instead of the best this processor has
  *   HYDRAHEAD_MODELS=DIR         where the shipped model's directory, nano/, is
@@ -21,6 +22,7 @@
 
 typedef struct hh_env {
     bool check_nan, check_cpu, check_cuda;
+    const char *trace;  /* NULL: none */
     const char *device; /* NULL: not said */
     const char *isa;    /* NULL: the best there is */
     const char *models; /* NULL: not said */

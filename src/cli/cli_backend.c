@@ -2,6 +2,7 @@
 #include "base/env.h"
 #include "base/progress.h"
 #include "cli/cli.h"
+#include "ops/trace.h"
 #include "ops/twice.h"
 #include "tensor/comm.h"
 
@@ -31,6 +32,7 @@ hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err) 
     hh_code code = device >= 0 ? hh_cuda_open(out, device, precision, err)
                                : hh_cpu_open(out, (int)c->threads, precision, hh_env_get()->isa, err);
     if (code == HH_OK && hh_env_get()->check_cpu) code = hh_check_twice(*out, err);
+    if (code == HH_OK && hh_env_get()->trace) code = hh_trace_begin(*out, hh_env_get()->trace, err);
     return code;
 }
 

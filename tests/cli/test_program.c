@@ -1,6 +1,7 @@
 /* The program as scripts see it: exit codes, what goes to which stream, help and man pages of every verb. */
 #include "support/support.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -159,6 +160,31 @@ static void test_refusals_leave_nothing(void **state) {
     assert_int_equal(run("hydrahead run nano hi --system x"), 2);
 }
 
+/* HYDRAHEAD_TRACE is JSON with every op of a layer, and nothing else changes. */
+static void test_trace(void **state) {
+    (void)state;
+    assert_int_equal(
+        run("hydrahead logits nano --ids 1,2,3 --out \"$TMP\"/a.npy && HYDRAHEAD_TRACE=\"$TMP\"/t.json hydrahead "
+            "logits nano --ids 1,2,3 --out \"$TMP\"/b.npy && cmp \"$TMP\"/a.npy \"$TMP\"/b.npy"),
+        0);
+    assert_int_equal(run("cat \"$TMP\"/t.json"), 0);
+    json_error_t e;
+    json_t *events = json_loads(out.data, 0, &e), *one;
+    if (!events) fail_msg("no JSON: %s", e.text);
+    size_t i;
+    bool found = false;
+    json_array_foreach(events, i, one) {
+        const json_t *arguments = json_object_get(one, "args");
+        found = found || (!strcmp(json_string_value(json_object_get(one, "name")), "attention_fwd") &&
+                          json_integer_value(json_object_get(arguments, "layer")) == 3 &&
+                          !strncmp(json_string_value(json_object_get(arguments, "q")), "f32 3x", 6));
+    }
+    assert_true(found);
+    json_decref(events);
+    assert_int_equal(run("HYDRAHEAD_TRACE=/nowhere/t.json hydrahead logits nano --ids 1 --out \"$TMP\"/a.npy"), 1);
+    assert_non_null(strstr(errors.data, "/nowhere/t.json"));
+}
+
 static void test_main_man_page_lists_verbs(void **state) {
     (void)state;
     assert_int_equal(run("hydrahead help --man"), 0);
@@ -184,6 +210,7 @@ int main(void) {
         cmocka_unit_test(test_inputs_are_not_overwritten),
         cmocka_unit_test(test_options_without_effect_are_refused),
         cmocka_unit_test(test_refusals_leave_nothing),
+        cmocka_unit_test(test_trace),
         cmocka_unit_test(test_main_man_page_lists_verbs),
         cmocka_unit_test(test_install),
     };
