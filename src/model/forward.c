@@ -137,12 +137,17 @@ static void forward_block(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor
     forward_mixer(r, b, layer, &a, a.x, a.mid);
     hh_run_announce(r, &r->tap, HH_POINT_ATTENTION_OUTPUT, layer, a.mid);
     hh_tensor norm = hh_tensor_rows(r->norm, 0, b->n_tokens);
-    op->add_rmsnorm_fwd(be, norm, a.rstd2, a.mid, a.x, l->norm2, c->norm_eps);
+    /* With one stream for all layers, which nobody looks at within the block, the products add to it where it is. */
+    const bool in_place = x_next.data == a.x.data && !r->tap.call && !r->check_nan;
+    if (in_place)
+        op->add_rmsnorm_fwd(be, norm, a.rstd2, a.x, a.mid, l->norm2, c->norm_eps);
+    else
+        op->add_rmsnorm_fwd(be, norm, a.rstd2, a.mid, a.x, l->norm2, c->norm_eps);
     op->linear_fwd(be, a.gate_up, norm, &l->gate_up, false);
     op->swiglu_fwd(be, a.h, hh_tensor_columns(a.gate_up, 0, c->ffn), hh_tensor_columns(a.gate_up, c->ffn, 2 * c->ffn));
     hh_run_look(r, "MLP", layer, a.h);
-    op->linear_fwd(be, x_next, a.h, &l->down, false);
-    op->axpy(be, x_next, 1, a.mid);
+    op->linear_fwd(be, x_next, a.h, &l->down, in_place);
+    if (!in_place) op->axpy(be, x_next, 1, a.mid);
     hh_run_announce(r, &r->tap, HH_POINT_BLOCK_OUTPUT, layer, x_next);
 }
 

@@ -160,7 +160,9 @@ hh_code hh_cpu_open(hh_backend **out, int n_threads, hh_precision precision, con
         .to_device = copy_bytes,
         .to_host = copy_bytes,
         .arena_init = init_arena,
+        .host_arena_init = init_arena,
         .arena_release = release_arena,
+        .host_arena_release = release_arena,
         .sync = sync_nothing,
         .close = close_cpu,
     };

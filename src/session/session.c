@@ -5,7 +5,6 @@
 #include "base/progress.h"
 #include "session/sample.h"
 
-#include <math.h>
 
 struct hh_session {
     const hh_model *m;
@@ -42,8 +41,8 @@ static void count_own(const hh_config *c, size_t *bytes, size_t *host_bytes) {
 size_t hh_session_bytes(const hh_config *c, const hh_backend *be, const hh_session_options *o) {
     size_t own, host;
     count_own(c, &own, &host);
-    return hh_run_bytes(c, be->activation, chunk_of(be, o), 1, HH_RUN_INFERENCE) + hh_cache_bytes(c, o->context, o->kv_dtype) +
-           own + host;
+    return hh_run_bytes(c, be->activation, chunk_of(be, o), 1, HH_RUN_INFERENCE) +
+           hh_cache_bytes(c, o->context, o->kv_dtype) + own + host;
 }
 
 hh_code hh_session_new(hh_session **out, const hh_model *m, const hh_session_options *o, hh_error *err) {
@@ -55,7 +54,7 @@ hh_code hh_session_new(hh_session **out, const hh_model *m, const hh_session_opt
     hh_session *s = hh_alloc(sizeof *s);
     *s = (hh_session){.m = m, .chunk = chunk_of(m->be, o)};
     hh_code code = m->be->arena_init(m->be, &s->arena, "run", own, err);
-    if (code == HH_OK) code = hh_arena_init(&s->host, "run", host, err);
+    if (code == HH_OK) code = m->be->host_arena_init(m->be, &s->host, "run", host, err);
     if (code == HH_OK) code = hh_run_new(&s->run, m, s->chunk, 1, HH_RUN_INFERENCE, err);
     if (code == HH_OK) code = hh_cache_new(&s->cache, m, o->context, o->kv_dtype, err);
     if (code != HH_OK) {
@@ -72,7 +71,7 @@ void hh_session_free(hh_session *s) {
     hh_run_free(s->run);
     hh_cache_free(s->cache, s->m->be);
     if (s->arena.base) s->m->be->arena_release(s->m->be, &s->arena);
-    hh_arena_release(&s->host);
+    if (s->host.base) s->m->be->host_arena_release(s->m->be, &s->host);
     hh_free(s);
 }
 
@@ -112,10 +111,12 @@ static void find_fault(const hh_session *s, int64_t start, int64_t *layer, int64
     }
 }
 
+/* 0 times what is not finite is not a number, which a sum keeps. */
 static bool next_is_finite(const hh_session *s) {
-    for (int64_t i = 0; i < s->m->config.vocab; i++)
-        if (!isfinite(s->next[i])) return false;
-    return true;
+    hh_real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < s->m->config.vocab; i++) sum += 0 * s->next[i];
+    return sum == 0;
 }
 
 /* A value that is not finite fails this request and leaves the session as new. Of a single token the logits tell. */

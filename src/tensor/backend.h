@@ -23,7 +23,7 @@ typedef enum hh_precision {
 
 /* Copies `bytes` between host and device; on the CPU both are memcpy. The host's side may be reused, or read, on return. */
 typedef void hh_backend_copy_fn(hh_backend *be, void *dst, const void *src, size_t bytes);
-/* Reserves memory where the backend computes. */
+/* Reserves memory where the backend computes; or the host's, from and to which copies are fast. */
 typedef hh_code hh_backend_arena_fn(hh_backend *be, hh_arena *out, const char *name, size_t bytes, hh_error *err);
 typedef void hh_backend_arena_release_fn(hh_backend *be, hh_arena *a);
 /* Waits for all work; reports an asynchronous failure with op and layer. */
@@ -63,8 +63,8 @@ struct hh_backend {
     hh_arena *thread_scratch; /* [n_threads] */
     void *impl;               /* the backend's own */
     hh_backend_copy_fn *to_device, *to_host;
-    hh_backend_arena_fn *arena_init;
-    hh_backend_arena_release_fn *arena_release;
+    hh_backend_arena_fn *arena_init, *host_arena_init;
+    hh_backend_arena_release_fn *arena_release, *host_arena_release;
     hh_backend_sync_fn *sync;
     hh_backend_memory_fn *memory;             /* NULL: not known */
     hh_backend_record_begin_fn *record_begin; /* NULL: this backend does not record */

@@ -131,6 +131,8 @@ hh_code mock_open(hh_backend **out, int n_threads, hh_precision precision, const
     m->backend.to_device = m->backend.to_host = copy_bytes;
     m->backend.arena_init = init_arena;
     m->backend.arena_release = release_arena;
+    m->backend.host_arena_init = cpu->arena_init;
+    m->backend.host_arena_release = cpu->arena_release;
     m->backend.sync = sync_nothing;
     m->backend.record_begin = record_begin;
     m->backend.record_end = record_end;

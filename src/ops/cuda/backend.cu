@@ -92,6 +92,25 @@ static void release_arena(hh_backend *be, hh_arena *a) {
     *a = (hh_arena){a->name, NULL, 0, 0, 0};
 }
 
+static hh_code init_host_arena(hh_backend *be, hh_arena *out, const char *name, size_t bytes, hh_error *err) {
+    *out = (hh_arena){name, NULL, 0, 0, 0};
+    size_t size = (bytes + HH_ARENA_ALIGN - 1) / HH_ARENA_ALIGN * HH_ARENA_ALIGN;
+    cudaError_t e = cudaMallocHost((void **)&out->base, size ? size : HH_ARENA_ALIGN);
+    (void)be;
+    if (e != cudaSuccess) {
+        out->base = NULL;
+        return fail_cuda(err, HH_ENOMEM, "the host has no memory that the GPU can reach", e);
+    }
+    out->size = size;
+    return HH_OK;
+}
+
+static void release_host_arena(hh_backend *be, hh_arena *a) {
+    cudaStreamSynchronize(hh_cuda_of(be)->stream);
+    cudaFreeHost(a->base);
+    *a = (hh_arena){a->name, NULL, 0, 0, 0};
+}
+
 static void measure_memory(hh_backend *be, size_t *free_bytes, size_t *all) {
     (void)be;
     if (cudaMemGetInfo(free_bytes, all) != cudaSuccess) *free_bytes = *all = 0;
@@ -358,6 +377,8 @@ extern "C" hh_code hh_cuda_open(hh_backend **out, int device, hh_precision preci
     be->to_host = to_host;
     be->arena_init = init_arena;
     be->arena_release = release_arena;
+    be->host_arena_init = init_host_arena;
+    be->host_arena_release = release_host_arena;
     be->sync = sync;
     be->memory = measure_memory;
     be->reserved = HH_CUDA_SCRATCH_BYTES + HH_CUDA_WORKSPACE_BYTES + HH_CUDA_LIST_BYTES;
