@@ -1,27 +1,20 @@
 /* Gated DeltaNet's chunks one after another for few heads and spans, where the time is the latency of the chain
  * K S -> R -> Bm R -> K^T V^ -> S. Blocks of sixteen columns, so that all multiprocessors have one; each has four warps on
  * the chain, four that compute the output behind it, and one that sends for inputs. Blocks of a head form clusters whose
- * members each fetch a part of K, Q and what was prepared for all of them: alone they would ask the L2 cache for
- * more than it can give. */
+ * members each fetch a part of what was prepared for all of them: alone they would ask the L2 cache for more than it can
+ * give. The copies are of whole lines: rows of 256 bytes to padded places took ten times as long. */
 #include "ops/cuda/cluster.cuh"
 #include "ops/cuda/gdn_fwd.cuh"
 
 #define CLUSTER 4
 #define STAGES  3
-#define SQUARE  HH_GDN_STRIDE(HH_GDN_CHUNK)
-#define ROWS    (HH_GDN_CHUNK / CLUSTER) /* of K and Q that a block fetches */
-
-/* A chunk's inputs in shared memory: 40 KB for D = 64, 57 KB for D = 128. */
-template <int D> struct chain_stage {
-    hh_bf16 K[HH_GDN_CHUNK * HH_GDN_STRIDE(D)], Q[HH_GDN_CHUNK * HH_GDN_STRIDE(D)];
-    hh_bf16 V[HH_GDN_CHUNK * HH_GDN_STRIDE(16)];
-    hh_gdn_prepared y;
-};
+#define BEHIND  2 /* chunks whose v is on its way */
 
 template <int D> struct chain_shared {
-    chain_stage<D> stage[STAGES];
+    hh_gdn_prepared<D> stage[STAGES];
     uint4 S[2][D / 16][32], V[2][4][32]; /* fragments of S^T and V^^T, of this chunk and the one before */
     uint4 R[4][32], decayed[4][32];
+    hh_bf16 v[4][BEHIND + 1][16 * HH_GDN_STRIDE(16)]; /* of every warp of the chain */
     hh_bf16 turn[4][16 * HH_GDN_STRIDE(16)];
     uint64_t full[STAGES], empty[STAGES];
 };
@@ -36,56 +29,27 @@ typedef struct chain_place {
 /* Barriers of a block beside 0: the chain's own; V^ and S of an even or odd chunk are there; they have been read. */
 enum { CHAIN = 1, THERE = 2, READ = 4 };
 
-static __device__ __forceinline__ int tokens_of(const chain_place &p, int64_t chunk) {
-    int64_t left = p.end - p.lo - chunk * HH_GDN_CHUNK;
-    return left < HH_GDN_CHUNK ? (int)left : HH_GDN_CHUNK;
-}
-
 /* This warp has read its last of a stage: every block of the cluster may send to it again. */
 static __device__ __forceinline__ void release(uint64_t *empty) {
     __syncwarp();
     if ((threadIdx.x & 31) < CLUSTER) hh_mbarrier_arrive_at(empty, threadIdx.x & 31);
 }
 
-/* Rows from n on as zeros, in this block. */
-template <int D> static __device__ __forceinline__ void clear_rows(chain_stage<D> *x, int n) {
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    for (int i = n * (D / 8) + (threadIdx.x & 31); i < HH_GDN_CHUNK * (D / 8); i += 32) {
-        *(uint4 *)(x->K + i / (D / 8) * HH_GDN_STRIDE(D) + i % (D / 8) * 8) = zero;
-        *(uint4 *)(x->Q + i / (D / 8) * HH_GDN_STRIDE(D) + i % (D / 8) * 8) = zero;
-    }
-    for (int i = n * 2 + (threadIdx.x & 31); i < HH_GDN_CHUNK * 2; i += 32)
-        *(uint4 *)(x->V + i / 2 * HH_GDN_STRIDE(16) + i % 2 * 8) = zero;
-}
-
-/* The warp that fetches: its share of K, Q and the prepared for the whole cluster, its block's columns of V. */
+/* The warp that fetches: its block's share of what was prepared, for the whole cluster. */
 template <int D>
 static __device__ __forceinline__ void fetch(chain_shared<D> &sh, const hh_gdn_io &io, const chain_place &p,
-                                             const hh_gdn_prepared *from) {
-    const int lane = threadIdx.x & 31, rank = hh_cluster_rank(), all = (1 << CLUSTER) - 1;
-    constexpr int SHARE = (int)sizeof(hh_gdn_prepared) / CLUSTER;
-    static_assert(SHARE % 16 == 0 && ROWS == 16, "a half warp each for K and Q");
+                                             const hh_gdn_prepared<D> *from) {
+    constexpr int BYTES = (int)sizeof(hh_gdn_prepared<D>), SHARE = BYTES / CLUSTER;
+    static_assert(SHARE % 128 == 0, "whole lines");
+    const int rank = hh_cluster_rank();
+    if (threadIdx.x & 31) return;
     for (int64_t chunk = 0; chunk < p.n_chunks; chunk++) {
-        const int at = (int)(chunk % STAGES), n = tokens_of(p, chunk), row = rank * ROWS + lane % 16;
-        const int64_t t = p.lo + chunk * HH_GDN_CHUNK;
-        chain_stage<D> *x = &sh.stage[at];
+        const int at = (int)(chunk % STAGES);
+        const hh_gdn_prepared<D> *y = from + (p.n_before + chunk) * io.n_heads + blockIdx.y;
         if (chunk >= STAGES) hh_mbarrier_wait(&sh.empty[at], (int)(chunk / STAGES - 1) & 1);
-        if (n < HH_GDN_CHUNK) clear_rows<D>(x, n);
-        __syncwarp();
-        if (lane == 0) hh_mbarrier_expect(&sh.full[at], n * (2 * D + 16) * 2 + (int)sizeof(hh_gdn_prepared));
-        __syncwarp();
-        if (row < n && lane < 16)
-            hh_bulk_copy_all(x->K + row * HH_GDN_STRIDE(D), (const hh_bf16 *)io.k + (t + row) * io.k_stride + p.h * D,
-                             D * 2, &sh.full[at], all);
-        if (row < n && lane >= 16)
-            hh_bulk_copy_all(x->Q + row * HH_GDN_STRIDE(D), (const hh_bf16 *)io.q + (t + row) * io.q_stride + p.h * D,
-                             D * 2, &sh.full[at], all);
-        const hh_gdn_prepared *y = from + (p.n_before + chunk) * io.n_heads + blockIdx.y;
-        if (lane == 0)
-            hh_bulk_copy_all((char *)&x->y + rank * SHARE, (const char *)y + rank * SHARE, SHARE, &sh.full[at], all);
-        for (int i = lane; i < n; i += 32)
-            hh_bulk_copy(x->V + i * HH_GDN_STRIDE(16),
-                         (const hh_bf16 *)io.v + (t + i) * io.v_stride + p.h * D + p.column, 32, &sh.full[at]);
+        hh_mbarrier_expect(&sh.full[at], BYTES);
+        hh_bulk_copy_all((char *)&sh.stage[at] + rank * SHARE, (const char *)y + rank * SHARE, SHARE, &sh.full[at],
+                         (1 << CLUSTER) - 1);
     }
 }
 
@@ -98,9 +62,16 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
     float *state = hh_gdn_state(io, p.s, blockIdx.y), S[OWN][2][4];
 #pragma unroll
     for (int i = 0; i < OWN; i++) hh_gdn_load_state(S[i], io.state ? state : NULL, D, 16 * (OWN * w + i), p.column);
+    auto load_v = [&](int64_t chunk) {
+        const int64_t t = p.lo + chunk * HH_GDN_CHUNK + 16 * w, n = chunk < p.n_chunks ? p.end - t : 0;
+        hh_gdn_copy_v(sh.v[w][chunk % (BEHIND + 1)],
+                      (const hh_bf16 *)io.v + (n > 0 ? t : p.lo) * io.v_stride + p.h * D + p.column, io.v_stride, n);
+        hh_copy_commit();
+    };
+    for (int i = 0; i < BEHIND; i++) load_v(i);
     for (int64_t chunk = 0; chunk < p.n_chunks; chunk++) {
         const int odd = chunk & 1, at = (int)(chunk % STAGES);
-        const chain_stage<D> &x = sh.stage[at];
+        const hh_gdn_prepared<D> &x = sh.stage[at];
         uint32_t a[4], S_in[D / 16][4], K[D / 16][4], Bm[4][4], v[4], KT[4][OWN][4];
         float acc[2][4];
         if (chunk >= 2) hh_barrier(READ + odd, 256);
@@ -110,22 +81,24 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
             hh_gdn_put(sh.S[odd][OWN * w + i], a);
         }
         hh_mbarrier_wait(&sh.full[at], (int)(chunk / STAGES) & 1);
-        hh_gdn_load_rows<D>(K, x.K + 16 * w * HH_GDN_STRIDE(D));
-        hh_load_a_transposed(v, x.V + 16 * w * HH_GDN_STRIDE(16), HH_GDN_STRIDE(16));
+        hh_gdn_load_rows<D>(K, x.K, 16 * w);
+        hh_copy_wait<BEHIND - 1>();
+        __syncwarp();
+        hh_load_a_transposed(v, sh.v[w][chunk % (BEHIND + 1)], HH_GDN_STRIDE(16));
+        load_v(chunk + BEHIND);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (j <= w) hh_load_b_transposed(Bm[j], x.y.Bm + 16 * w * SQUARE + 16 * j, SQUARE);
+            if (j <= w) hh_gdn_load_b_transposed(Bm[j], x.Bm, 16 * w, 16 * j);
         hh_barrier(CHAIN, 128);
 #pragma unroll
         for (int k = 0; k < D / 16; k++) hh_gdn_take(S_in[k], sh.S[odd][k]);
         hh_gdn_times_state<D>(acc, S_in, K);
-        hh_gdn_pack_R(a, acc, v, x.y.into + 16 * w);
+        hh_gdn_pack_R(a, acc, v, x.into + 16 * w);
         hh_gdn_put(sh.R[w], a);
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int i = 0; i < OWN; i++)
-                hh_load_b(KT[j][i], x.K + 16 * j * HH_GDN_STRIDE(D) + 16 * (OWN * w + i), HH_GDN_STRIDE(D));
+            for (int i = 0; i < OWN; i++) hh_gdn_load_b(KT[j][i], x.K, 16 * j, 16 * (OWN * w + i));
         hh_barrier(CHAIN, 128);
 #pragma unroll
         for (int i = 0; i < 8; i++) acc[i / 4][i % 4] = 0;
@@ -137,10 +110,10 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
             }
         hh_pack_fragment(a, acc);
         hh_gdn_put(sh.V[odd][w], a);
-        hh_gdn_scale_tokens(acc, x.y.out + 16 * w);
+        hh_gdn_scale_tokens(acc, x.out + 16 * w);
         hh_pack_fragment(a, acc);
         hh_gdn_put(sh.decayed[w], a);
-        const float last = x.y.into[HH_GDN_CHUNK - 1];
+        const float last = x.into[HH_GDN_CHUNK - 1];
         hh_barrier_arrive(THERE + odd, 256);
         hh_barrier(CHAIN, 128);
         release(&sh.empty[at]);
@@ -166,20 +139,20 @@ static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_
     for (int64_t chunk = 0; chunk < p.n_chunks; chunk++) {
         const int odd = chunk & 1, at = (int)(chunk % STAGES);
         const int64_t t = p.lo + chunk * HH_GDN_CHUNK + 16 * w;
-        const chain_stage<D> &x = sh.stage[at];
+        const hh_gdn_prepared<D> &x = sh.stage[at];
         uint32_t a[4], S_in[D / 16][4], b[D / 16][4], P[4];
         float acc[2][4];
         hh_mbarrier_wait(&sh.full[at], (int)(chunk / STAGES) & 1);
-        hh_gdn_load_rows<D>(b, x.Q + 16 * w * HH_GDN_STRIDE(D));
+        hh_gdn_load_rows<D>(b, x.Q, 16 * w);
         hh_barrier(THERE + odd, 256);
 #pragma unroll
         for (int k = 0; k < D / 16; k++) hh_gdn_take(S_in[k], sh.S[odd][k]);
         hh_gdn_times_state<D>(acc, S_in, b);
-        hh_gdn_scale_tokens(acc, x.y.into + 16 * w);
+        hh_gdn_scale_tokens(acc, x.into + 16 * w);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (j <= w) {
-                hh_load_b_transposed(P, x.y.P + 16 * w * SQUARE + 16 * j, SQUARE);
+                hh_gdn_load_b_transposed(P, x.P, 16 * w, 16 * j);
                 hh_gdn_take(a, sh.V[odd][j]);
                 hh_mma_pair(acc, a, P); /* F7 */
             }
@@ -198,10 +171,10 @@ static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_
     }
 }
 
-/* A block has sixteen columns of one head's state in one span. Shared memory: 187 KB for D = 128. */
+/* A block has sixteen columns of one head's state in one span. Shared memory: 120 KB for D = 64, 175 KB for D = 128. */
 template <int D>
 static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(288, 1)
-    gdn_fwd_chain_kernel(hh_gdn_io io, const hh_gdn_prepared *from) {
+    gdn_fwd_chain_kernel(hh_gdn_io io, const hh_gdn_prepared<D> *from) {
     extern __shared__ __align__(128) unsigned char shared[];
     chain_shared<D> &sh = *(chain_shared<D> *)shared;
     const int warp = threadIdx.x >> 5;
@@ -231,10 +204,12 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(288, 1)
     hh_cluster_sync(); /* nobody leaves while others may still arrive here */
 }
 
-void hh_gdn_chain(hh_backend *be, const hh_gdn_io *io, const hh_gdn_prepared *from) {
-    const dim3 grid((unsigned)(io->n_spans * (io->D / 16)), (unsigned)io->n_heads), block(288);
-    if (io->D == 64)
-        hh_cuda_launch(be, "gdn_fwd", gdn_fwd_chain_kernel<64>, grid, block, sizeof(chain_shared<64>), *io, from);
-    else
-        hh_cuda_launch(be, "gdn_fwd", gdn_fwd_chain_kernel<128>, grid, block, sizeof(chain_shared<128>), *io, from);
+template <int D> static void launch(hh_backend *be, const hh_gdn_io *io, const void *from) {
+    const dim3 grid((unsigned)(io->n_spans * (D / 16)), (unsigned)io->n_heads);
+    hh_cuda_launch(be, "gdn_fwd", gdn_fwd_chain_kernel<D>, grid, dim3(288), sizeof(chain_shared<D>), *io,
+                   (const hh_gdn_prepared<D> *)from);
+}
+
+void hh_gdn_chain(hh_backend *be, const hh_gdn_io *io, const void *from) {
+    io->D == 64 ? launch<64>(be, io, from) : launch<128>(be, io, from);
 }

@@ -158,26 +158,45 @@ static __device__ __forceinline__ void hh_gdn_invert(float *N, float *work) {
     hh_gdn_merge<32, 8>(N, work, t / 4, t % 4 * 8);
 }
 
-/* Bm of F6 from A0 and the gates, row by row in bf16, rows `stride` apart. */
-static __device__ __forceinline__ void hh_gdn_store_Bm(hh_bf16 *Bm, int stride, const float *A0, const float *G,
-                                                       const float *beta) {
-    for (int x = threadIdx.x; x < HH_GDN_CHUNK * HH_GDN_CHUNK / 2; x += HH_GDN_THREADS) {
-        int i = x / 32, j = x % 32 * 2;
-        float low = i >= j ? A0[i * HH_GDN_SQUARE + j] * hh_gdn_decay(G, i, j) * beta[j] : 0;
-        float high = i > j ? A0[i * HH_GDN_SQUARE + j + 1] * hh_gdn_decay(G, i, j + 1) * beta[j + 1] : 0;
-        *(uint32_t *)(Bm + i * stride + j) = hh_pack_bf16(low, high);
-    }
+/* Tiles without padding: rows of 64 elements whose eights are exchanged by the row, so that ldmatrix meets no bank twice
+ * there either and a tile is one copy from global memory. A tile [64, D] is D / 64 of them side by side. */
+static __device__ __forceinline__ int hh_gdn_swizzled(int row, int column) {
+    return column / 64 * (64 * HH_GDN_CHUNK) + row * 64 + ((column % 64 / 8) ^ (row & 7)) * 8 + column % 8;
 }
 
-/* P of F7 from the products Q K^T of warp w, in bf16. */
-static __device__ __forceinline__ void hh_gdn_store_P(hh_bf16 *P, int stride, const float acc[4][2][4], const float *G,
-                                                      int w) {
+/* Operands of two products side by side from such a tile: B [k,n] at (k, n) of the tile, or B^T [n,k] at (n, k). */
+static __device__ __forceinline__ void hh_gdn_load_b(uint32_t b[4], const hh_bf16 *tile, int k, int n) {
+    int lane = threadIdx.x & 31;
+    hh_ldmatrix_trans(b, tile + hh_gdn_swizzled(k + (lane & 15), n + (lane >> 4) * 8));
+}
+static __device__ __forceinline__ void hh_gdn_load_b_transposed(uint32_t b[4], const hh_bf16 *tile, int n, int k) {
+    int lane = threadIdx.x & 31;
+    hh_ldmatrix(b, tile + hh_gdn_swizzled(n + (lane & 7) + (lane >> 4) * 8, k + ((lane >> 3) & 1) * 8));
+}
+
+/* Bm of F6 from A0 and the gates, to such a tile in bf16; blocks of sixteen above the diagonal are left out. */
+static __device__ __forceinline__ void hh_gdn_store_Bm(hh_bf16 *Bm, const float *A0, const float *G,
+                                                       const float *beta) {
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c <= r; c++) {
+            int i = 16 * r + threadIdx.x / 8, j = 16 * c + threadIdx.x % 8 * 2;
+            float low = i >= j ? A0[i * HH_GDN_SQUARE + j] * hh_gdn_decay(G, i, j) * beta[j] : 0;
+            float high = i > j ? A0[i * HH_GDN_SQUARE + j + 1] * hh_gdn_decay(G, i, j + 1) * beta[j + 1] : 0;
+            *(uint32_t *)(Bm + hh_gdn_swizzled(i, j)) = hh_pack_bf16(low, high);
+        }
+}
+
+/* P of F7 from the products Q K^T of warp w, likewise. */
+static __device__ __forceinline__ void hh_gdn_store_P(hh_bf16 *P, const float acc[4][2][4], const float *G, int w) {
 #pragma unroll
     for (int x = 0; x < 16; x++) { /* pairs of elements */
+        if (x / 4 > w) break;
         int i = hh_gdn_row(w, (x & 1) * 2), j = hh_gdn_column(x >> 2, (x >> 1) & 1, 0);
         const float *c = acc[x >> 2][(x >> 1) & 1] + (x & 1) * 2;
         float low = i >= j ? c[0] * hh_gdn_decay(G, i, j) : 0, high = i > j ? c[1] * hh_gdn_decay(G, i, j + 1) : 0;
-        *(uint32_t *)(P + i * stride + j) = hh_pack_bf16(low, high);
+        *(uint32_t *)(P + hh_gdn_swizzled(i, j)) = hh_pack_bf16(low, high);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Gated DeltaNet's forward: the op, and what its chunked form prepares for all chunks at once, Bm and P, which need no
+/* Gated DeltaNet's forward: the op, and what its chunked form prepares for all chunks at once, because it needs no
  * state; see gdn_fwd.cuh for who computes the rest. */
 #include "ops/cuda/gdn_chunk.cuh"
 #include "ops/cuda/gdn_fwd.cuh"
@@ -39,7 +39,7 @@ template <int D> struct prepare_shared {
 
 /* A block has one chunk of one head. Bound by shared memory in the merges of the inverse. */
 template <int D>
-static __global__ void __launch_bounds__(HH_GDN_THREADS) gdn_fwd_prepare_kernel(hh_gdn_io io, hh_gdn_prepared *out) {
+static __global__ void __launch_bounds__(HH_GDN_THREADS) gdn_fwd_prepare_kernel(hh_gdn_io io, hh_gdn_prepared<D> *out) {
     extern __shared__ __align__(16) unsigned char shared[];
     prepare_shared<D> &x = *(prepare_shared<D> *)shared;
     int64_t t;
@@ -56,28 +56,32 @@ static __global__ void __launch_bounds__(HH_GDN_THREADS) gdn_fwd_prepare_kernel(
     }
     hh_copy_wait<0>();
     __syncthreads();
-    hh_gdn_prepared *y = out + c * io.n_heads + blockIdx.y;
+    hh_gdn_prepared<D> *y = out + c * io.n_heads + blockIdx.y;
     if (threadIdx.x < HH_GDN_CHUNK) {
         y->into[threadIdx.x] = exp2f(x.G[threadIdx.x]);
         y->out[threadIdx.x] = exp2f(x.G[HH_GDN_CHUNK - 1] - x.G[threadIdx.x]);
     }
+    for (int i = threadIdx.x; i < HH_GDN_CHUNK * D / 8; i += HH_GDN_THREADS) {
+        int row = i / (D / 8), column = i % (D / 8) * 8, at = row * HH_GDN_STRIDE(D) + column;
+        *(uint4 *)(y->K + hh_gdn_swizzled(row, column)) = *(const uint4 *)(x.K + at);
+        *(uint4 *)(y->Q + hh_gdn_swizzled(row, column)) = *(const uint4 *)(x.Q + at);
+    }
     float acc[4][2][4];
     hh_gdn_lower_product<D>(acc, x.Q, x.K, w);
-    hh_gdn_store_P(y->P, HH_GDN_STRIDE(HH_GDN_CHUNK), acc, x.G, w); /* F7 */
+    hh_gdn_store_P(y->P, acc, x.G, w); /* F7 */
     hh_gdn_lower_product<D>(acc, x.K, x.K, w);
     __syncthreads();
     hh_gdn_store_N(x.A0, acc, x.beta, w);
     __syncthreads();
-    hh_gdn_invert(x.A0, x.work);                                            /* F5 */
-    hh_gdn_store_Bm(y->Bm, HH_GDN_STRIDE(HH_GDN_CHUNK), x.A0, x.G, x.beta); /* F6 */
+    hh_gdn_invert(x.A0, x.work);               /* F5 */
+    hh_gdn_store_Bm(y->Bm, x.A0, x.G, x.beta); /* F6 */
 }
 
 int hh_gdn_chunked_path;
 
-template <int D>
-static void launch_chunked(hh_backend *be, const hh_gdn_io *io, hh_gdn_prepared *scratch, int64_t n_chunks) {
+template <int D> static void launch_chunked(hh_backend *be, const hh_gdn_io *io, void *scratch, int64_t n_chunks) {
     hh_cuda_launch(be, "gdn_fwd", gdn_fwd_prepare_kernel<D>, dim3((unsigned)n_chunks, (unsigned)io->n_heads),
-                   dim3(HH_GDN_THREADS), sizeof(prepare_shared<D>), *io, scratch);
+                   dim3(HH_GDN_THREADS), sizeof(prepare_shared<D>), *io, (hh_gdn_prepared<D> *)scratch);
     const bool few = io->n_spans * io->n_heads * (D / 64) < hh_cuda_of(be)->n_sms;
     if (hh_gdn_chunked_path ? hh_gdn_chunked_path == 2 : few && hh_cuda_of(be)->arch >= 90)
         hh_gdn_chain(be, io, scratch);
@@ -88,12 +92,12 @@ static void launch_chunked(hh_backend *be, const hh_gdn_io *io, hh_gdn_prepared 
 /* All spans in chunks, as many heads at a time as scratch has room for; then the last tokens. */
 static void run_chunked(hh_backend *be, hh_gdn_io *io, int64_t heads, int64_t n_chunks, bool last_tokens) {
     const int64_t D = io->D, spare = io->state || !last_tokens ? 0 : io->n_spans * D * D * (int64_t)sizeof(float);
-    const int64_t a_head = n_chunks * (int64_t)sizeof(hh_gdn_prepared) + spare;
+    const int64_t chunk = D == 64 ? sizeof(hh_gdn_prepared<64>) : sizeof(hh_gdn_prepared<128>);
+    const int64_t a_head = n_chunks * chunk + spare;
     int64_t at_once = ((int64_t)hh_cuda_scratch_left(be) - 512) / a_head;
     HH_ASSERT(at_once > 0);
     if (at_once > heads) at_once = heads;
-    hh_gdn_prepared *scratch =
-        (hh_gdn_prepared *)hh_cuda_scratch(be, (size_t)(at_once * n_chunks) * sizeof(hh_gdn_prepared));
+    void *scratch = hh_cuda_scratch(be, (size_t)(at_once * n_chunks * chunk));
     if (spare) io->spare = (float *)hh_cuda_scratch(be, (size_t)(at_once * spare));
     for (io->first_head = 0; io->first_head < heads; io->first_head += at_once) {
         io->n_heads = (int32_t)(heads - io->first_head < at_once ? heads - io->first_head : at_once);

@@ -59,15 +59,17 @@ static __host__ __device__ __forceinline__ int64_t hh_gdn_chunks_end(hh_span spa
     return hh_gdn_has_last_token(span) ? span.hi - 1 : span.hi;
 }
 
-/* What is prepared of a chunk and head, laid out as it is wanted in shared memory. */
-typedef struct hh_gdn_prepared {
-    hh_bf16 Bm[HH_GDN_CHUNK * HH_GDN_STRIDE(HH_GDN_CHUNK)], P[HH_GDN_CHUNK * HH_GDN_STRIDE(HH_GDN_CHUNK)];
+/* What is prepared of a chunk and head, as it is wanted in shared memory: swizzled tiles with zeros behind the chunk's
+ * end, and nothing above the diagonals. K and Q are copied here so that one copy of whole lines brings a chunk. */
+template <int D> struct __align__(128) hh_gdn_prepared {
+    hh_bf16 K[HH_GDN_CHUNK * D], Q[HH_GDN_CHUNK * D];
+    hh_bf16 Bm[HH_GDN_CHUNK * HH_GDN_CHUNK], P[HH_GDN_CHUNK * HH_GDN_CHUNK];
     float into[HH_GDN_CHUNK], out[HH_GDN_CHUNK]; /* e^G, e^{G_n - G} */
-} hh_gdn_prepared;
+};
 
 /* All chunks of more than one token from what was prepared, [chunks, n_heads]. */
-void hh_gdn_wide(hh_backend *be, const hh_gdn_io *x, const hh_gdn_prepared *from);
-void hh_gdn_chain(hh_backend *be, const hh_gdn_io *x, const hh_gdn_prepared *from);
+void hh_gdn_wide(hh_backend *be, const hh_gdn_io *x, const void *from);
+void hh_gdn_chain(hh_backend *be, const hh_gdn_io *x, const void *from);
 extern int hh_gdn_chunked_path; /* for benchmarks: 1 wide, 2 chain; 0 chooses */
 
 /* A fragment to and from shared memory, in registers' order. */
@@ -79,7 +81,7 @@ static __device__ __forceinline__ void hh_gdn_take(uint32_t a[4], const uint4 *f
     a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
 }
 
-/* acc [16 columns of the state, 16 tokens] = S^T X^T; X, 16 rows of a tile [64, D], has been loaded to `b`. Even and odd
+/* acc [16 columns of the state, 16 tokens] = S^T X^T; X, 16 rows, has been loaded to `b`. Even and odd
  * steps are summed apart: half the latency. */
 template <int D>
 static __device__ __forceinline__ void hh_gdn_times_state(float acc[2][4], const uint32_t S[D / 16][4],
@@ -92,9 +94,18 @@ static __device__ __forceinline__ void hh_gdn_times_state(float acc[2][4], const
 #pragma unroll
     for (int i = 0; i < 8; i++) acc[i / 4][i % 4] += odd[i / 4][i % 4];
 }
-template <int D> static __device__ __forceinline__ void hh_gdn_load_rows(uint32_t b[D / 16][4], const hh_bf16 *rows) {
+template <int D>
+static __device__ __forceinline__ void hh_gdn_load_rows(uint32_t b[D / 16][4], const hh_bf16 *tile, int row) {
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) hh_load_b_transposed(b[k], rows + 16 * k, HH_GDN_STRIDE(D));
+    for (int k = 0; k < D / 16; k++) hh_gdn_load_b_transposed(b[k], tile, row, 16 * k);
+}
+
+/* Sixteen tokens' sixteen columns of v on their way to a corner of shared memory [16, HH_GDN_STRIDE(16)], by one warp;
+ * zeros for tokens from n on. */
+static __device__ __forceinline__ void hh_gdn_copy_v(hh_bf16 *corner, const hh_bf16 *v, int64_t stride, int64_t n) {
+    const int row = (threadIdx.x & 31) / 2, column = threadIdx.x % 2 * 8;
+    const bool valid = row < n;
+    hh_copy_async(corner + row * HH_GDN_STRIDE(16) + column, v + (valid ? row : 0) * stride + column, valid);
 }
 
 /* R^T of F6 as a fragment, from (K S0)^T of sixteen tokens, V^T and e^G at the first of them. */

@@ -5,13 +5,11 @@
 #define GROUPS  4 /* warps of a block, on neighbouring columns of one head */
 #define COLUMNS (16 * GROUPS)
 #define STAGES  2
-#define SQUARE  HH_GDN_STRIDE(HH_GDN_CHUNK)
 
-/* A chunk's inputs in shared memory: 46 KB for D = 64, 63 KB for D = 128. */
+/* A chunk's inputs in shared memory: 45 KB for D = 64, 61 KB for D = 128. */
 template <int D> struct wide_stage {
-    hh_bf16 K[HH_GDN_CHUNK * HH_GDN_STRIDE(D)], Q[HH_GDN_CHUNK * HH_GDN_STRIDE(D)];
-    hh_bf16 V[HH_GDN_CHUNK * HH_GDN_STRIDE(COLUMNS)];
-    hh_gdn_prepared y;
+    hh_gdn_prepared<D> y;
+    hh_bf16 V[GROUPS][4][16 * HH_GDN_STRIDE(16)]; /* of every warp, by sixteen tokens */
 };
 
 template <int D> struct wide_shared {
@@ -19,14 +17,15 @@ template <int D> struct wide_shared {
     hh_bf16 turn[GROUPS][16 * HH_GDN_STRIDE(16)];
 };
 
+/* v: the first token's, at this warp's columns. */
 template <int D>
-static __device__ __forceinline__ void load_stage(wide_stage<D> *x, const hh_gdn_io &io, const hh_gdn_prepared *y,
-                                                  int64_t t, int n, int64_t h, int64_t column) {
-    hh_gdn_copy_tile<D>(x->K, (const hh_bf16 *)io.k + t * io.k_stride + h * D, io.k_stride, n);
-    hh_gdn_copy_tile<COLUMNS>(x->V, (const hh_bf16 *)io.v + t * io.v_stride + h * D + column, io.v_stride, n);
+static __device__ __forceinline__ void load_stage(wide_stage<D> *x, const hh_gdn_prepared<D> *y, const hh_bf16 *v,
+                                                  int64_t stride, int64_t n) {
     for (int i = threadIdx.x; i < (int)sizeof *y / 16; i += 32 * GROUPS)
         hh_copy_async((uint4 *)&x->y + i, (const uint4 *)y + i, true);
-    hh_gdn_copy_tile<D>(x->Q, (const hh_bf16 *)io.q + t * io.q_stride + h * D, io.q_stride, n);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        hh_gdn_copy_v(x->V[threadIdx.x >> 5][i], v + (16 * i < n ? 16 * i : 0) * stride, stride, n - 16 * i);
 }
 
 /* V^^T of F6 of all tokens, as it is and times e^{G_n - G}. */
@@ -38,9 +37,9 @@ static __device__ __forceinline__ void correct(uint32_t Vh[4][4], uint32_t decay
     for (int i = 0; i < 4; i++) {
         float KS[2][4];
         uint32_t v[4], b[D / 16][4];
-        hh_gdn_load_rows<D>(b, x.K + 16 * i * HH_GDN_STRIDE(D));
+        hh_gdn_load_rows<D>(b, x.y.K, 16 * i);
         hh_gdn_times_state<D>(KS, S, b);
-        hh_load_a_transposed(v, x.V + 16 * i * HH_GDN_STRIDE(COLUMNS) + 16 * group, HH_GDN_STRIDE(COLUMNS));
+        hh_load_a_transposed(v, x.V[group][i], HH_GDN_STRIDE(16));
         hh_gdn_pack_R(R[i], KS, v, x.y.into + 16 * i);
     }
 #pragma unroll
@@ -49,7 +48,7 @@ static __device__ __forceinline__ void correct(uint32_t Vh[4][4], uint32_t decay
 #pragma unroll
         for (int j = 0; j <= i; j++) {
             uint32_t b[4];
-            hh_load_b_transposed(b, x.y.Bm + 16 * i * SQUARE + 16 * j, SQUARE);
+            hh_gdn_load_b_transposed(b, x.y.Bm, 16 * i, 16 * j);
             hh_mma_pair(acc, R[j], b);
         }
         hh_pack_fragment(Vh[i], acc);
@@ -67,12 +66,12 @@ static __device__ __forceinline__ void store_output(hh_bf16 *o, int64_t stride, 
     for (int i = 0; i < 4; i++) {
         float acc[2][4];
         uint32_t a[4], b[D / 16][4], p[4];
-        hh_gdn_load_rows<D>(b, x.Q + 16 * i * HH_GDN_STRIDE(D));
+        hh_gdn_load_rows<D>(b, x.y.Q, 16 * i);
         hh_gdn_times_state<D>(acc, S, b);
         hh_gdn_scale_tokens(acc, x.y.into + 16 * i);
 #pragma unroll
         for (int j = 0; j <= i; j++) {
-            hh_load_b_transposed(p, x.y.P + 16 * i * SQUARE + 16 * j, SQUARE);
+            hh_gdn_load_b_transposed(p, x.y.P, 16 * i, 16 * j);
             hh_mma_pair(acc, Vh[j], p);
         }
         hh_pack_fragment(a, acc);
@@ -82,8 +81,9 @@ static __device__ __forceinline__ void store_output(hh_bf16 *o, int64_t stride, 
 
 /* A block has COLUMNS columns of one head's state in one span, a warp sixteen of them. Bound by tensor cores. */
 template <int D>
-static __global__ void __launch_bounds__(32 * GROUPS) gdn_fwd_wide_kernel(hh_gdn_io io, const hh_gdn_prepared *from) {
-    extern __shared__ __align__(16) unsigned char shared[];
+static __global__ void __launch_bounds__(32 * GROUPS)
+    gdn_fwd_wide_kernel(hh_gdn_io io, const hh_gdn_prepared<D> *from) {
+    extern __shared__ __align__(128) unsigned char shared[];
     wide_shared<D> &sh = *(wide_shared<D> *)shared;
     const int group = threadIdx.x >> 5;
     const int64_t s = blockIdx.x / (D / COLUMNS), column = blockIdx.x % (D / COLUMNS) * COLUMNS;
@@ -93,10 +93,10 @@ static __global__ void __launch_bounds__(32 * GROUPS) gdn_fwd_wide_kernel(hh_gdn
     const int64_t n_chunks = (end - span.lo + HH_GDN_CHUNK - 1) / HH_GDN_CHUNK;
     if (n_chunks <= 0) return;
     auto load = [&](int64_t chunk) {
-        int64_t t = span.lo + chunk * HH_GDN_CHUNK, left = end - t;
+        int64_t t = span.lo + chunk * HH_GDN_CHUNK;
         if (chunk < n_chunks)
-            load_stage<D>(&sh.stage[chunk % STAGES], io, from + (n_before + chunk) * io.n_heads + blockIdx.y, t,
-                          left < HH_GDN_CHUNK ? (int)left : HH_GDN_CHUNK, h, column);
+            load_stage<D>(&sh.stage[chunk % STAGES], from + (n_before + chunk) * io.n_heads + blockIdx.y,
+                          (const hh_bf16 *)io.v + t * io.v_stride + h * D + own, io.v_stride, end - t);
         hh_copy_commit();
     };
     for (int i = 0; i < STAGES - 1; i++) load(i);
@@ -127,7 +127,7 @@ static __global__ void __launch_bounds__(32 * GROUPS) gdn_fwd_wide_kernel(hh_gdn
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 uint32_t b[4];
-                hh_load_b(b, x.K + 16 * j * HH_GDN_STRIDE(D) + 16 * i, HH_GDN_STRIDE(D));
+                hh_gdn_load_b(b, x.y.K, 16 * j, 16 * i);
                 hh_mma_pair(S[i], decayed[j], b); /* F8 */
             }
         }
@@ -139,10 +139,12 @@ static __global__ void __launch_bounds__(32 * GROUPS) gdn_fwd_wide_kernel(hh_gdn
         if (state) hh_gdn_store_state(state, S[i], D, 16 * i, own);
 }
 
-void hh_gdn_wide(hh_backend *be, const hh_gdn_io *io, const hh_gdn_prepared *from) {
-    const dim3 grid((unsigned)(io->n_spans * (io->D / COLUMNS)), (unsigned)io->n_heads), block(32 * GROUPS);
-    if (io->D == 64)
-        hh_cuda_launch(be, "gdn_fwd", gdn_fwd_wide_kernel<64>, grid, block, sizeof(wide_shared<64>), *io, from);
-    else
-        hh_cuda_launch(be, "gdn_fwd", gdn_fwd_wide_kernel<128>, grid, block, sizeof(wide_shared<128>), *io, from);
+template <int D> static void launch(hh_backend *be, const hh_gdn_io *io, const void *from) {
+    const dim3 grid((unsigned)(io->n_spans * (D / COLUMNS)), (unsigned)io->n_heads);
+    hh_cuda_launch(be, "gdn_fwd", gdn_fwd_wide_kernel<D>, grid, dim3(32 * GROUPS), sizeof(wide_shared<D>), *io,
+                   (const hh_gdn_prepared<D> *)from);
+}
+
+void hh_gdn_wide(hh_backend *be, const hh_gdn_io *io, const void *from) {
+    io->D == 64 ? launch<64>(be, io, from) : launch<128>(be, io, from);
 }
