@@ -156,7 +156,7 @@ static void run_plain(work *w, hh_dtype type, bool backward) {
 static void run_decode(work *w) {
     w->pack_q = w->pack_kv = false;
     list_heads(w, &w->a, 0, w->n_kv, 16);
-    hh_attention_decode(w->be, &w->a, w->span, w->group);
+    (getenv("HYDRAHEAD_WGMMA") ? hh_attention_decode_merged : hh_attention_decode)(w->be, &w->a, w->span, w->group);
 }
 
 /* -- the ops -- */

@@ -124,5 +124,7 @@ void hh_attention_wgmma_bwd(hh_backend *be, hh_attention_args *a, hh_attention_s
 /* attention_decode.cu: spans of one query, bf16 queries, keys and values bf16, F16, F32 or Q8_0 in aligned rows. */
 void hh_attention_decode(hh_backend *be, hh_attention_args *a, hh_attention_span *span,
                          const hh_attention_group *group);
+void hh_attention_decode_merged(hh_backend *be, hh_attention_args *a, hh_attention_span *span,
+                                const hh_attention_group *group);
 
 #endif
