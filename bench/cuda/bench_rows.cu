@@ -5,6 +5,7 @@
 
 extern "C" {
 #include "ops/mixer_inputs.h"
+hh_mixer_inputs_fwd_fn hh_mixer_inputs_fused_cuda;
 }
 
 #include <chrono>
@@ -145,7 +146,7 @@ static void run_inputs(hh_backend *be, int64_t T, int64_t h, int64_t D, bool nor
     const hh_span span = {0, T, 0};
     const double bytes = 12.0 * (double)(T * N) + 8.0 * (double)(T * D) + 12.0 * (double)(T * h);
     print_line("mixer_inputs_fwd", shape, bytes,
-               bench_time(be, n, [&](int) { be->ops->mixer_inputs_fwd(be, &in, &span, 1); }));
+               bench_time(be, n, [&](int) { hh_mixer_inputs_fused_cuda(be, &in, &span, 1); }));
     print_line("mixer_inputs_fwd by steps", shape, bytes,
                bench_time(be, n, [&](int) { hh_mixer_inputs_by_steps(be, &in, &span, 1); }));
     give_back_all();

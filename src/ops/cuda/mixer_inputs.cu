@@ -277,6 +277,14 @@ static void set_gates(hh_backend *be, mixer_args *m, const hh_mixer_inputs *in) 
 
 extern "C" void hh_mixer_inputs_fwd_cuda(hh_backend *be, const hh_mixer_inputs *in, const hh_span *span,
                                          int64_t n_spans) {
+    hh_mixer_inputs_by_steps(be, in, span, n_spans);
+}
+
+/* In one launch; compared with the steps in tests/cuda/test_cuda_rows.c. */
+extern "C" void hh_mixer_inputs_fused_cuda(hh_backend *be, const hh_mixer_inputs *in, const hh_span *span,
+                                           int64_t n_spans);
+extern "C" void hh_mixer_inputs_fused_cuda(hh_backend *be, const hh_mixer_inputs *in, const hh_span *span,
+                                           int64_t n_spans) {
     HH_ASSERT(in->n_paths >= 0 && in->n_paths <= 3);
     const bool gated = !hh_is_absent(in->g);
     if (!n_spans || (!in->n_paths && !gated)) return;
