@@ -25,18 +25,26 @@ template <int D> struct finish_shared {
     float dbeta_row[2][GDN_N], dbeta_column[4][GDN_N];
     float Y_row[4][GDN_N], Y_column[4][GDN_N], Y_inside[GDN_N]; /* sums of 16 x 16 blocks' rows and columns */
     float along[THREADS / 32];                                  /* parts of <S0, dS1> */
+    float row_decay[4][GDN_N], column_decay[GDN_N]; /* E_ij of i behind j's block b: row_decay[b][i] column_decay[j] */
 };
 
-/* Where this thread stands: warp (w, c), and the first row of w. */
+/* Where this thread stands: warp (w, c), the first row of w, and this lane's place in 16 x 16 of a tile, in bytes: its
+ * rows or its columns first (hh_lane_rows_first), in tiles [64,D] or squares. */
 typedef struct place {
     int w, c, r;
+    uint32_t rows_D, columns_D, rows_N, columns_N;
 } place;
 
-static __device__ __forceinline__ place here() {
+template <int D> static __device__ __forceinline__ place here() {
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* known to be one for the warp */
     place p;
-    p.w = threadIdx.x / 32 & 3;
-    p.c = threadIdx.x / 128;
+    p.w = warp & 3;
+    p.c = warp >> 2;
     p.r = 16 * p.w;
+    p.rows_D = 2 * (uint32_t)hh_lane_rows_first(HH_GDN_STRIDE(D));
+    p.columns_D = 2 * (uint32_t)hh_lane_columns_first(HH_GDN_STRIDE(D));
+    p.rows_N = 2 * (uint32_t)hh_lane_rows_first(SQUARE);
+    p.columns_N = 2 * (uint32_t)hh_lane_columns_first(SQUARE);
     return p;
 }
 
@@ -50,43 +58,93 @@ template <int N> static __device__ __forceinline__ void clear(float acc[N][2][4]
     for (int i = 0; i < N * 8; i++) ((float *)acc)[i] = 0;
 }
 
-static __device__ __forceinline__ void load_fragment(uint32_t a[4], const hh_bf16 *A, int stride, int k,
-                                                     bool transposed) {
-    if (transposed)
-        hh_load_a_transposed(a, A + k * stride, stride);
-    else
-        hh_load_a(a, A + k, stride);
-}
-
-/* acc += A B over k of [from, to): 16 rows, N blocks of 16 columns. A lies row by row, or transposed (A_T); so does B
- * (B_T). A and B are where k = 0 lies for the first row and the first column. */
-template <bool A_T, bool B_T, int N>
-static __device__ __forceinline__ void multiply(float acc[N][2][4], const hh_bf16 *A, int a_stride, const hh_bf16 *B,
-                                                int b_stride, int from, int to) {
-#pragma unroll 4
-    for (int k = from; k < to; k += 16) {
-        uint32_t a[4], b[4];
-        load_fragment(a, A, a_stride, k, A_T);
+/* A step of 16 of acc += A B: N blocks of 16 columns, those of [64,D], or (IN_SQUARE) those of a square, 32 apart. B lies
+ * row by row, or transposed (B_T), in rows of B_STRIDE elements; at: k, first column, this lane. */
+template <bool B_T, int B_STRIDE, bool IN_SQUARE, int N>
+static __device__ __forceinline__ void multiply_step(float acc[N][2][4], const uint32_t a[4], uint32_t at) {
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            if (B_T)
-                hh_load_b_transposed(b, B + block_column(n) * b_stride + k, b_stride);
-            else
-                hh_load_b(b, B + k * b_stride + block_column(n), b_stride);
-            hh_mma_pair(acc[n], a, b);
-        }
+    for (int n = 0; n < N; n++) {
+        const int column = IN_SQUARE ? 32 * n : block_column(n);
+        uint32_t b[4];
+        if (B_T)
+            hh_ldmatrix_at(b, at + 2 * column * B_STRIDE);
+        else
+            hh_ldmatrix_trans_at(b, at + 2 * column);
+        hh_mma_pair(acc[n], a, b);
     }
 }
 
-/* acc[e] = rows of w of X Y^T, columns of block 2 e + c, where that is not above the diagonal, else zeros. */
-template <int D>
-static __device__ __forceinline__ void lower_product(float acc[2][2][4], const hh_bf16 *X, const hh_bf16 *Y, place p) {
-    clear<2>(acc);
+/* acc += A B over k of [from, to). A (A_T: transposed) and B are where k = 0 lies for the warp's first row and column and
+ * this lane. */
+template <bool A_T, int A_STRIDE, bool B_T, int B_STRIDE, bool IN_SQUARE, int N>
+static __device__ __forceinline__ void multiply_between(float acc[N][2][4], uint32_t A, uint32_t B, int from, int to) {
+#pragma unroll 1
+    for (int k = from; k < to; k += 16) {
+        uint32_t a[4];
+        if (A_T)
+            hh_ldmatrix_trans_at(a, A + 2 * k * A_STRIDE);
+        else
+            hh_ldmatrix_at(a, A + 2 * k);
+        multiply_step<B_T, B_STRIDE, IN_SQUARE, N>(acc, a, B + (B_T ? 2 * k : 2 * k * B_STRIDE));
+    }
+}
+/* The same over all k of [0, K), A row by row. */
+template <int K, int A_STRIDE, bool B_T, int B_STRIDE, bool IN_SQUARE, int N>
+static __device__ __forceinline__ void multiply_all(float acc[N][2][4], uint32_t A, uint32_t B) {
 #pragma unroll
-    for (int e = 0; e < 2; e++)
-        if (2 * e + p.c <= p.w)
-            multiply<false, true, 1>(acc + e, X + p.r * HH_GDN_STRIDE(D), HH_GDN_STRIDE(D),
-                                     Y + 16 * (2 * e + p.c) * HH_GDN_STRIDE(D), HH_GDN_STRIDE(D), 0, D);
+    for (int k = 0; k < K; k += 16) {
+        uint32_t a[4];
+        hh_ldmatrix_at(a, A + 2 * k);
+        multiply_step<B_T, B_STRIDE, IN_SQUARE, N>(acc, a, B + (B_T ? 2 * k : 2 * k * B_STRIDE));
+    }
+}
+
+/* The warp's rows of a tile [64,D] as A; a tile's columns as B. */
+template <int D> static __device__ __forceinline__ uint32_t tile_a(const hh_bf16 *tile, place p) {
+    return hh_shared_address(tile) + p.rows_D + 2 * p.r * HH_GDN_STRIDE(D);
+}
+template <int D> static __device__ __forceinline__ uint32_t tile_b(const hh_bf16 *tile, place p) {
+    return hh_shared_address(tile) + p.rows_D + 64 * p.c;
+}
+/* The warp's rows of a square, or of its transpose, as A. */
+static __device__ __forceinline__ uint32_t square_a(const hh_bf16 *square, place p) {
+    return hh_shared_address(square) + p.rows_N + 2 * p.r * SQUARE;
+}
+static __device__ __forceinline__ uint32_t square_a_T(const hh_bf16 *square, place p) {
+    return hh_shared_address(square) + p.columns_N + 2 * p.r;
+}
+
+/* acc = rows of w of X Y^T, columns of blocks c and c + 2. What lies above the diagonal is for the caller to mask. */
+template <int D>
+static __device__ __forceinline__ void square_product(float acc[2][2][4], const hh_bf16 *X, const hh_bf16 *Y, place p) {
+    constexpr int STRIDE = HH_GDN_STRIDE(D);
+    clear<2>(acc);
+    multiply_all<D, STRIDE, true, STRIDE, true, 2>(acc, tile_a<D>(X, p),
+                                                   hh_shared_address(Y) + p.columns_D + 32 * p.c * STRIDE);
+}
+
+/* E_ij, without a branch. */
+static __device__ __forceinline__ float lower_decay(const float *G, int i, int j) {
+    const float E = exp2f(fminf(G[i] - G[j], 0));
+    return i >= j ? E : 0;
+}
+
+/* acc[e] = acc[e] E for a warp's part of a square; zeros above the diagonal. */
+template <int D>
+static __device__ __forceinline__ void gate_square(float acc[2][2][4], const finish_shared<D> &s, place p) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int block = 2 * e + p.c;
+#pragma unroll
+        for (int x = 0; x < 8; x++) {
+            const int i = hh_gdn_row(p.w, x & 3), j = hh_gdn_column(block, x >> 2, x & 3);
+            float *c = (float *)acc[e] + x;
+            if (block < p.w)
+                *c *= s.row_decay[block][i] * s.column_decay[j];
+            else
+                *c *= lower_decay(s.G, i, j);
+        }
+    }
 }
 
 /* Row and column of element x (0..15) of a warp's part of a square: acc[x / 8][x / 4 % 2][x % 4]. */
@@ -101,7 +159,6 @@ static __device__ __forceinline__ int square_column(place p, int x) {
 static __device__ __forceinline__ void store_square(hh_bf16 *tile, const float acc[2][2][4], place p) {
 #pragma unroll
     for (int x = 0; x < 16; x += 2) {
-        if (x / 8 * 2 + p.c > p.w) break;
         const float *c = (const float *)acc + x;
         *(uint32_t *)(tile + square_row(p, x) * SQUARE + square_column(p, x)) = hh_pack_bf16(c[0], c[1]);
     }
@@ -168,23 +225,22 @@ static __device__ __forceinline__ void arrive() {
     __syncthreads();
 }
 
-/* A fragment of A0 at rows from r and columns from k becomes one of Bm (F6). */
-static __device__ __forceinline__ void gate_fragment(uint32_t a[4], const float *G, const float *beta, int r, int k) {
+/* A fragment of A0, block (row, column), becomes one of Bm (F6), or of its transpose. */
+template <int D, bool TRANSPOSED>
+static __device__ __forceinline__ void gate_fragment(uint32_t a[4], const finish_shared<D> &s, int row, int column) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        const int i = r + (threadIdx.x & 31) / 4 + 8 * (e & 1), j = k + 2 * (threadIdx.x & 3) + 8 * (e >> 1);
-        a[e] = hh_pack_bf16(i >= j ? hh_low_bf16(a[e]) * hh_gdn_decay(G, i, j) * beta[j] : 0,
-                            i >= j + 1 ? hh_high_bf16(a[e]) * hh_gdn_decay(G, i, j + 1) * beta[j + 1] : 0);
-    }
-}
-/* The same of A0^T and Bm^T. */
-static __device__ __forceinline__ void gate_fragment_transposed(uint32_t a[4], const float *G, const float *beta, int r,
-                                                                int k) {
+        const int m = (threadIdx.x & 31) / 4 + 8 * (e & 1), k = 2 * (threadIdx.x & 3) + 8 * (e >> 1);
+        float value[2] = {hh_low_bf16(a[e]), hh_high_bf16(a[e])};
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const int j = r + (threadIdx.x & 31) / 4 + 8 * (e & 1), i = k + 2 * (threadIdx.x & 3) + 8 * (e >> 1);
-        a[e] = hh_pack_bf16(i >= j ? hh_low_bf16(a[e]) * hh_gdn_decay(G, i, j) * beta[j] : 0,
-                            i + 1 >= j ? hh_high_bf16(a[e]) * hh_gdn_decay(G, i + 1, j) * beta[j] : 0);
+        for (int x = 0; x < 2; x++) {
+            const int i = 16 * row + (TRANSPOSED ? k + x : m), j = 16 * column + (TRANSPOSED ? m : k + x);
+            if (row > column)
+                value[x] *= s.row_decay[column][i] * s.column_decay[j] * s.beta[j];
+            else
+                value[x] *= lower_decay(s.G, i, j) * s.beta[j];
+        }
+        a[e] = hh_pack_bf16(value[0], value[1]);
     }
 }
 
@@ -192,33 +248,24 @@ static __device__ __forceinline__ void gate_fragment_transposed(uint32_t a[4], c
 template <int D, bool TRANSPOSED>
 static __device__ __forceinline__ void multiply_Bm(float acc[D / 32][2][4], const finish_shared<D> &s, const hh_bf16 *B,
                                                    place p) {
+    constexpr int STRIDE = HH_GDN_STRIDE(D);
     clear<D / 32>(acc);
-    for (int k = TRANSPOSED ? p.r : 0; k < (TRANSPOSED ? GDN_N : p.r + 16); k += 16) {
-        uint32_t a[4], b[4];
-        if (TRANSPOSED) {
-            hh_load_a_transposed(a, s.A0 + k * SQUARE + p.r, SQUARE);
-            gate_fragment_transposed(a, s.G, s.beta, p.r, k);
-        } else {
-            hh_load_a(a, s.A0 + p.r * SQUARE + k, SQUARE);
-            gate_fragment(a, s.G, s.beta, p.r, k);
-        }
-#pragma unroll
-        for (int n = 0; n < D / 32; n++) {
-            hh_load_b(b, B + k * HH_GDN_STRIDE(D) + 32 * p.c + block_column(n), HH_GDN_STRIDE(D));
-            hh_mma_pair(acc[n], a, b);
-        }
+#pragma unroll 1
+    for (int k = TRANSPOSED ? p.w : 0; k < (TRANSPOSED ? 4 : p.w + 1); k++) {
+        uint32_t a[4];
+        if (TRANSPOSED)
+            hh_ldmatrix_trans_at(a, square_a_T(s.A0, p) + 32 * k * SQUARE);
+        else
+            hh_ldmatrix_at(a, square_a(s.A0, p) + 32 * k);
+        gate_fragment<D, TRANSPOSED>(a, s, TRANSPOSED ? k : p.w, TRANSPOSED ? p.w : k);
+        multiply_step<false, STRIDE, false, D / 32>(acc, a, tile_b<D>(B, p) + 32 * k * STRIDE);
     }
 }
 
 /* P in the registers of its owners and in PD. */
 template <int D> static __device__ __forceinline__ void make_P(float P[2][2][4], finish_shared<D> &s, place p) {
-    lower_product<D>(P, s.V_tile, s.K, p);
-#pragma unroll
-    for (int x = 0; x < 16; x++) {
-        const int i = square_row(p, x), j = square_column(p, x);
-        float *c = (float *)P + x;
-        *c = i >= j ? *c * hh_gdn_decay(s.G, i, j) : 0;
-    }
+    square_product<D>(P, s.V_tile, s.K, p);
+    gate_square<D>(P, s, p);
     store_square(s.PD, P, p);
 }
 
@@ -249,7 +296,8 @@ static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16
                      hh_low_bf16(a.z) * hh_low_bf16(b.z) + hh_high_bf16(a.z) * hh_high_bf16(b.z) +
                      hh_low_bf16(a.w) * hh_low_bf16(b.w) + hh_high_bf16(a.w) * hh_high_bf16(b.w);
         }
-        multiply<false, false, 2>(acc, s.K + p.r * HH_GDN_STRIDE(D), HH_GDN_STRIDE(D), s.S + 32 * p.c, SQUARE, 0, D);
+        multiply_all<D, HH_GDN_STRIDE(D), false, SQUARE, false, 2>(acc, tile_a<D>(s.K, p),
+                                                                   hh_shared_address(s.S) + p.rows_N + 64 * p.c);
 #pragma unroll
         for (int x = 0; x < 8; x++) {
             float *c = wide_pair<2>(acc, x);
@@ -267,14 +315,13 @@ static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16
 /* D' to PD, and Y's part of it in the place of P. */
 template <int D> static __device__ __forceinline__ void make_Dp(float PY[2][2][4], finish_shared<D> &s, place p) {
     float acc[2][2][4];
-    lower_product<D>(acc, s.O_tile, s.V_tile, p);
+    square_product<D>(acc, s.O_tile, s.V_tile, p);
 #pragma unroll
     for (int x = 0; x < 16; x++) {
-        const int i = square_row(p, x), j = square_column(p, x);
-        float *c = (float *)acc + x, *y = (float *)PY + x;
-        *y = i > j ? *c * *y : 0;
-        *c = i >= j ? *c * hh_gdn_decay(s.G, i, j) : 0;
+        float *y = (float *)PY + x;
+        *y = square_row(p, x) > square_column(p, x) ? ((float *)acc)[x] * *y : 0;
     }
+    gate_square<D>(acc, s, p);
     store_square(s.PD, acc, p);
 }
 
@@ -290,9 +337,10 @@ static __device__ __forceinline__ void make_dVh(float dK[D / 32][2][4], const fl
         float acc[2][2][4];
         clear<2>(acc);
         arrive();
-        multiply<false, false, 2>(acc, s.K + p.r * STRIDE, STRIDE, s.S + 32 * p.c, SQUARE, 0, D);
-        multiply<false, true, D / 32>(dK, s.V_tile + p.r * STRIDE + 64 * half, STRIDE, s.S + 32 * p.c * SQUARE, SQUARE,
-                                      0, 64);
+        multiply_all<D, STRIDE, false, SQUARE, false, 2>(acc, tile_a<D>(s.K, p),
+                                                         hh_shared_address(s.S) + p.rows_N + 64 * p.c);
+        multiply_all<64, STRIDE, true, SQUARE, false, D / 32>(dK, tile_a<D>(s.V_tile, p) + 128 * half,
+                                                              hh_shared_address(s.S) + p.columns_N + 64 * p.c * SQUARE);
         __syncthreads();
 #pragma unroll
         for (int e = 0; e < 16; e++) {
@@ -362,45 +410,63 @@ static __device__ __forceinline__ void sum_inside(float *inside, const float Y[2
     }
 }
 
+/* Eight sums over the rows of a block at once: lane l ends with the total of v[l / 4]. */
+static __device__ __forceinline__ float sum_rows_of_eight(const float v[8]) {
+    const int lane = threadIdx.x % 32;
+    float half[4], quarter[2];
+#pragma unroll
+    for (int x = 0; x < 4; x++) {
+        const float mine = lane & 16 ? v[x + 4] : v[x], other = lane & 16 ? v[x] : v[x + 4];
+        half[x] = mine + __shfl_xor_sync(0xffffffffu, other, 16);
+    }
+#pragma unroll
+    for (int x = 0; x < 2; x++) {
+        const float mine = lane & 8 ? half[x + 2] : half[x], other = lane & 8 ? half[x] : half[x + 2];
+        quarter[x] = mine + __shfl_xor_sync(0xffffffffu, other, 8);
+    }
+    const float mine = lane & 4 ? quarter[1] : quarter[0], other = lane & 4 ? quarter[0] : quarter[1];
+    return mine + __shfl_xor_sync(0xffffffffu, other, 4);
+}
+
 /* dB, and from it X = dA0 in registers, and the sums of Y and of dbeta's columns. */
 template <int D>
 static __device__ __forceinline__ void make_dB(float X[2][2][4], float Y[2][2][4], finish_shared<D> &s, place p) {
-    lower_product<D>(X, s.V_tile, s.R_tile, p);
+    square_product<D>(X, s.V_tile, s.R_tile, p);
+    gate_square<D>(X, s, p);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int block = 2 * e + p.c;
         if (block > p.w) break;
-        float column[4] = {0, 0, 0, 0};
+        float column[8] = {0, 0, 0, 0, 0, 0, 0, 0}; /* four of dbeta, four of Y */
 #pragma unroll
-        for (int x = 0; x < 8; x++) {
-            const int i = hh_gdn_row(p.w, x & 3), j = hh_gdn_column(block, x >> 2, x & 3);
+        for (int x = 0; x < 8; x += 2) {
+            const int i = hh_gdn_row(p.w, x & 3), j = hh_gdn_column(block, x >> 2, 0);
+            const uint32_t A0 = *(const uint32_t *)(s.A0 + i * SQUARE + j);
             float *c = (float *)X[e] + x, *y = (float *)Y[e] + x;
-            const float dBE = i >= j ? *c * hh_gdn_decay(s.G, i, j) : 0;
-            const float of_A0 = dBE * __bfloat162float(s.A0[i * SQUARE + j]);
-            *c = dBE * s.beta[j];
-            if (i > j) *y += of_A0 * s.beta[j];
-            column[(x >> 2) * 2 + (x & 1)] += of_A0;
-        }
+            const float of_A0[2] = {c[0] * hh_low_bf16(A0), c[1] * hh_high_bf16(A0)};
 #pragma unroll
-        for (int x = 0; x < 4; x++) {
-            const int j = hh_gdn_column(block, x >> 1, x & 1);
-            const float total = sum_rows(column[x]);
-            if (threadIdx.x % 32 < 4) s.dbeta_column[p.w][j] = total;
+            for (int k = 0; k < 2; k++) {
+                const float beta = s.beta[j + k];
+                c[k] *= beta;
+                if (i > j + k) y[k] += of_A0[k] * beta;
+                column[(x >> 2) * 2 + k] += of_A0[k];
+                column[4 + (x >> 2) * 2 + k] += y[k];
+            }
         }
+        const float total = sum_rows_of_eight(column);
+        const int which = threadIdx.x % 32 / 4, j = hh_gdn_column(block, (which >> 1) & 1, which & 1);
+        if (which < 4)
+            s.dbeta_column[p.w][j] = total;
+        else
+            s.Y_column[p.w][j] = total;
         if (block == p.w) {
             sum_inside(s.Y_inside + 16 * block, Y[e]);
             continue;
         }
 #pragma unroll
-        for (int x = 0; x < 4; x++) {
-            const float total = sum_rows(Y[e][x >> 1][x & 1] + Y[e][x >> 1][2 + (x & 1)]);
-            if (threadIdx.x % 32 < 4) s.Y_column[p.w][hh_gdn_column(block, x >> 1, x & 1)] = total;
-        }
-#pragma unroll
         for (int x = 0; x < 2; x++) {
-            const float total =
-                sum_columns(Y[e][0][2 * x] + Y[e][0][2 * x + 1] + (Y[e][1][2 * x] + Y[e][1][2 * x + 1]));
-            if (threadIdx.x % 4 == 0) s.Y_row[block][hh_gdn_row(p.w, 2 * x)] = total;
+            const float row = sum_columns(Y[e][0][2 * x] + Y[e][0][2 * x + 1] + (Y[e][1][2 * x] + Y[e][1][2 * x + 1]));
+            if (threadIdx.x % 4 == 0) s.Y_row[block][hh_gdn_row(p.w, 2 * x)] = row;
         }
     }
 }
@@ -410,20 +476,15 @@ template <int D> static __device__ __forceinline__ void make_dN(finish_shared<D>
     hh_bf16 *square = s.V_tile;
     float acc[2][2][4], KK[2][2][4];
     clear<2>(acc);
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-        if (2 * e + p.c <= p.w)
-            multiply<true, false, 1>(acc + e, s.A0 + p.r, SQUARE, square + 16 * (2 * e + p.c), SQUARE, p.r, GDN_N);
+    multiply_between<true, SQUARE, false, SQUARE, true, 2>(acc, square_a_T(s.A0, p),
+                                                           hh_shared_address(square) + p.rows_N + 32 * p.c, p.r, GDN_N);
     __syncthreads();
     store_square(square, acc, p);
     __syncthreads();
     clear<2>(acc);
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-        if (2 * e + p.c <= p.w)
-            multiply<false, true, 1>(acc + e, square + p.r * SQUARE, SQUARE, s.A0 + 16 * (2 * e + p.c) * SQUARE, SQUARE,
-                                     0, 16 * (2 * e + p.c) + 16);
-    lower_product<D>(KK, s.K, s.K, p);
+    multiply_between<false, SQUARE, true, SQUARE, true, 2>(
+        acc, square_a(square, p), hh_shared_address(s.A0) + p.columns_N + 32 * p.c * SQUARE, 0, p.r + 16);
+    square_product<D>(KK, s.K, s.K, p);
     float row[2] = {0, 0};
 #pragma unroll
     for (int x = 0; x < 16; x++) {
@@ -461,8 +522,9 @@ static __device__ __forceinline__ void make_dQ(float dK[D / 32][2][4], finish_sh
             query[e] = i < c.n ? *(const uint32_t *)(q + i * x.q.stride + 64 * half + wide_column(p, e)) : 0;
         }
         arrive();
-        multiply<false, true, 2>(of_O, s.O_tile + p.r * STRIDE, STRIDE, s.S + 32 * p.c * STRIDE, STRIDE, 0, D);
-        multiply<false, true, 2>(of_R, s.R_tile + p.r * STRIDE, STRIDE, s.S + 32 * p.c * STRIDE, STRIDE, 0, D);
+        const uint32_t S = hh_shared_address(s.S) + p.columns_D + 64 * p.c * STRIDE;
+        multiply_all<D, STRIDE, true, STRIDE, false, 2>(of_O, tile_a<D>(s.O_tile, p), S);
+        multiply_all<D, STRIDE, true, STRIDE, false, 2>(of_R, tile_a<D>(s.R_tile, p), S);
 #pragma unroll
         for (int e = 0; e < 8; e++) {
             const int i = wide_row(p, e);
@@ -474,7 +536,8 @@ static __device__ __forceinline__ void make_dQ(float dK[D / 32][2][4], finish_sh
                           r[1] * hh_high_bf16(k);
             d[0] -= r[0], d[1] -= r[1];
         }
-        multiply<false, false, 2>(of_O, s.PD + p.r * SQUARE, SQUARE, s.K + 64 * half + 32 * p.c, STRIDE, 0, p.r + 16);
+        multiply_between<false, SQUARE, false, STRIDE, false, 2>(of_O, square_a(s.PD, p),
+                                                                 tile_b<D>(s.K, p) + 128 * half, 0, p.r + 16);
         store_rows<2>(gdn_row<hh_bf16>(x.dq, c.t, h, D) + 64 * half, x.dq.stride, of_O, c.n, p);
         __syncthreads();
         if (half + 1 < D / 64) copy_rows<D>(s.S, S0, 64 * (half + 1));
@@ -538,10 +601,11 @@ static __device__ __forceinline__ void begin(finish_shared<D> &s, const gdn_bwd 
     hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
     for (int i = threadIdx.x; i < GDN_N; i += THREADS) s.beta[i] = i < c.n ? *gdn_row<float>(x.beta, c.t + i, h, 1) : 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < GDN_N; i += THREADS) {
-        s.into[i] = exp2f(s.G[i]);
-        s.out[i] = exp2f(s.G[GDN_N - 1] - s.G[i]);
-    }
+    const int i = threadIdx.x % GDN_N, b = threadIdx.x / GDN_N;
+    if (i / 16 > b) s.row_decay[b][i] = hh_gdn_decay(s.G, i, 16 * b + 15);
+    if (i / 16 == b) s.column_decay[i] = hh_gdn_decay(s.G, 16 * b + 15, i);
+    if (b == 0) s.into[i] = exp2f(s.G[i]);
+    if (b == 1) s.out[i] = hh_gdn_decay(s.G, GDN_N - 1, i);
     arrive();
 }
 
@@ -553,13 +617,14 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) finish(gdn
     const gdn_bwd_chunk c = x.chunk[ci];
     const char *scratch = gdn_bwd_scratch_of(x, ci, h);
     const hh_bf16 *S0 = gdn_row<hh_bf16>(x.saved, ci, h, D * D), *dS1 = (const hh_bf16 *)(scratch + gdn_bwd_at_dS(D));
-    const place p = here();
+    const place p = here<D>();
     float PY[2][2][4], X[2][2][4], U[D / 32][2][4], wide[D / 32][2][4];
     begin<D>(s, x, c, h, (const hh_bf16 *)scratch, S0);
     make_P<D>(PY, s, p);
     __syncthreads();
     clear<D / 32>(U);
-    multiply<true, false, D / 32>(U, s.PD + p.r, SQUARE, s.O_tile + 32 * p.c, STRIDE, p.r, GDN_N);
+    multiply_between<true, SQUARE, false, STRIDE, false, D / 32>(U, square_a_T(s.PD, p), tile_b<D>(s.O_tile, p), p.r,
+                                                                 GDN_N);
     make_R<D>(s, gdn_row<hh_bf16>(x.v, c.t, h, D), x.v.stride, c.n, S0, dS1, p);
     copy_dS_columns<D>(s.S, dS1, 0);
     multiply_Bm<D, false>(wide, s, s.R_tile, p); /* V^ */
@@ -579,10 +644,13 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) finish(gdn
     make_dQ<D>(wide, s, x, c, h, S0, p);
     hh_gdn_copy_tile<D>(s.O_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
     hh_copy_commit();
-    multiply<false, false, D / 32>(wide, s.V_tile + p.r * SQUARE, SQUARE, s.K + 32 * p.c, STRIDE, 0, p.r + 16);
-    multiply<true, false, D / 32>(wide, s.V_tile + p.r, SQUARE, s.K + 32 * p.c, STRIDE, p.r, GDN_N);
+    multiply_between<false, SQUARE, false, STRIDE, false, D / 32>(wide, square_a(s.V_tile, p), tile_b<D>(s.K, p), 0,
+                                                                  p.r + 16);
+    multiply_between<true, SQUARE, false, STRIDE, false, D / 32>(wide, square_a_T(s.V_tile, p), tile_b<D>(s.K, p), p.r,
+                                                                 GDN_N);
     arrive();
-    multiply<true, false, D / 32>(wide, s.PD + p.r, SQUARE, s.O_tile + 32 * p.c, STRIDE, p.r, GDN_N);
+    multiply_between<true, SQUARE, false, STRIDE, false, D / 32>(wide, square_a_T(s.PD, p), tile_b<D>(s.O_tile, p), p.r,
+                                                                 GDN_N);
     store_rows<D / 32>(gdn_row<hh_bf16>(x.dk, c.t, h, D), x.dk.stride, wide, c.n, p);
     gate_grad<D>(s, x, c, h);
 }

@@ -50,17 +50,24 @@ static __device__ __forceinline__ void hh_pack_fragment(uint32_t a[4], const flo
     a[3] = hh_pack_bf16(c[1][2], c[1][3]);
 }
 
-static __device__ __forceinline__ void hh_ldmatrix(uint32_t r[4], const hh_bf16 *at) {
+/* From an address in shared memory (hh_shared_address), for loops that count in bytes. */
+static __device__ __forceinline__ void hh_ldmatrix_at(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(hh_shared_address(at))
+                 : "r"(at)
                  : "memory");
 }
-static __device__ __forceinline__ void hh_ldmatrix_trans(uint32_t r[4], const hh_bf16 *at) {
+static __device__ __forceinline__ void hh_ldmatrix_trans_at(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(hh_shared_address(at))
+                 : "r"(at)
                  : "memory");
+}
+static __device__ __forceinline__ void hh_ldmatrix(uint32_t r[4], const hh_bf16 *at) {
+    hh_ldmatrix_at(r, hh_shared_address(at));
+}
+static __device__ __forceinline__ void hh_ldmatrix_trans(uint32_t r[4], const hh_bf16 *at) {
+    hh_ldmatrix_trans_at(r, hh_shared_address(at));
 }
 
 /* Where this lane's row of a 16 x 16 tile at `tile` lies, in the two orders that ldmatrix needs. Rows are `stride`
