@@ -134,15 +134,17 @@ template <int D>
 static __device__ __forceinline__ void gate_square(float acc[2][2][4], const finish_shared<D> &s, place p) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const int block = 2 * e + p.c;
+        const int block = 2 * e + p.c, i = hh_gdn_row(p.w, 0), j = hh_gdn_column(block, 0, 0);
+        float(*c)[4] = acc[e];
+        if (block < p.w) {
+            const float row[2] = {s.row_decay[block][i], s.row_decay[block][i + 8]};
 #pragma unroll
-        for (int x = 0; x < 8; x++) {
-            const int i = hh_gdn_row(p.w, x & 3), j = hh_gdn_column(block, x >> 2, x & 3);
-            float *c = (float *)acc[e] + x;
-            if (block < p.w)
-                *c *= s.row_decay[block][i] * s.column_decay[j];
-            else
-                *c *= lower_decay(s.G, i, j);
+            for (int x = 0; x < 8; x++)
+                c[x >> 2][x & 3] *= row[x >> 1 & 1] * s.column_decay[j + (x >> 2) * 8 + (x & 1)];
+        } else {
+#pragma unroll
+            for (int x = 0; x < 8; x++)
+                c[x >> 2][x & 3] *= lower_decay(s.G, i + (x >> 1 & 1) * 8, j + (x >> 2) * 8 + (x & 1));
         }
     }
 }
@@ -200,23 +202,35 @@ template <int D> static __device__ __forceinline__ const hh_bf16 *dS_at(const hh
     return dS1 + (column / GDN_BWD_COLUMNS * D + row) * STRIDE + column % GDN_BWD_COLUMNS;
 }
 
-/* 64 columns of S0 or dS1, or 64 rows of S0, to S. */
-template <int D> static __device__ __forceinline__ void copy_dS_columns(hh_bf16 *S, const hh_bf16 *dS1, int first) {
-    for (int i = threadIdx.x; i < D * 8; i += THREADS)
-        hh_copy_async(S + i / 8 * SQUARE + i % 8 * 8, dS_at<D>(dS1, i / 8, first + i % 8 * 8), true);
-    hh_copy_commit();
-}
-template <int D> static __device__ __forceinline__ void copy_columns(hh_bf16 *S, const hh_bf16 *state, int first) {
-    for (int i = threadIdx.x; i < D * 8; i += THREADS)
-        hh_copy_async(S + i / 8 * SQUARE + i % 8 * 8, state + i / 8 * D + first + i % 8 * 8, true);
-    hh_copy_commit();
-}
-template <int D> static __device__ __forceinline__ void copy_rows(hh_bf16 *S, const hh_bf16 *state, int first) {
-    constexpr int PIECES = D / 8;
-    for (int i = threadIdx.x; i < GDN_N * PIECES; i += THREADS) {
-        const int row = i / PIECES, at = i % PIECES * 8;
-        hh_copy_async(S + row * HH_GDN_STRIDE(D) + at, state + (first + row) * D + at, true);
+/* ROWS rows of WIDTH elements to a tile, piece by piece: thread t has piece t of a row, and every so many rows one. */
+template <int ROWS, int WIDTH>
+static __device__ __forceinline__ void copy_tile(hh_bf16 *tile, const hh_bf16 *rows, int64_t stride, int n) {
+    constexpr int PIECES = WIDTH / 8, STEP = THREADS / PIECES;
+    const int row = threadIdx.x / PIECES, column = threadIdx.x % PIECES * 8;
+    const hh_bf16 *from = rows + row * stride + column;
+    tile += row * HH_GDN_STRIDE(WIDTH) + column;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP) {
+        const bool valid = row + i < n;
+        hh_copy_async(tile + i * HH_GDN_STRIDE(WIDTH), valid ? from : rows, valid);
+        from += STEP * stride;
     }
+}
+/* 64 columns of S0 or dS1, or 64 rows of S0, to S. */
+template <int D> static __device__ __forceinline__ void copy_columns(hh_bf16 *S, const hh_bf16 *S0, int first) {
+    copy_tile<D, 64>(S, S0 + first, D, D);
+    hh_copy_commit();
+}
+template <int D> static __device__ __forceinline__ void copy_dS_columns(hh_bf16 *S, const hh_bf16 *dS1, int first) {
+    const int row = threadIdx.x / 8, column = threadIdx.x % 8 * 8;
+    const hh_bf16 *from = dS_at<D>(dS1, row, first + column);
+#pragma unroll
+    for (int i = 0; i < D; i += THREADS / 8)
+        hh_copy_async(S + (row + i) * SQUARE + column, from + i * HH_GDN_STRIDE(GDN_BWD_COLUMNS), true);
+    hh_copy_commit();
+}
+template <int D> static __device__ __forceinline__ void copy_rows(hh_bf16 *S, const hh_bf16 *S0, int first) {
+    copy_tile<GDN_N, D>(S, S0 + first * D, D, GDN_N);
     hh_copy_commit();
 }
 /* Waits for all copies, of all threads. */
@@ -228,20 +242,31 @@ static __device__ __forceinline__ void arrive() {
 /* A fragment of A0, block (row, column), becomes one of Bm (F6), or of its transpose. */
 template <int D, bool TRANSPOSED>
 static __device__ __forceinline__ void gate_fragment(uint32_t a[4], const finish_shared<D> &s, int row, int column) {
+    const int m = (threadIdx.x & 31) / 4, k = 2 * (threadIdx.x & 3);
+    const int i = 16 * row + (TRANSPOSED ? k : m), j = 16 * column + (TRANSPOSED ? m : k);
+    float value[8];
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const int m = (threadIdx.x & 31) / 4 + 8 * (e & 1), k = 2 * (threadIdx.x & 3) + 8 * (e >> 1);
-        float value[2] = {hh_low_bf16(a[e]), hh_high_bf16(a[e])};
+    for (int e = 0; e < 4; e++) value[2 * e] = hh_low_bf16(a[e]), value[2 * e + 1] = hh_high_bf16(a[e]);
 #pragma unroll
-        for (int x = 0; x < 2; x++) {
-            const int i = 16 * row + (TRANSPOSED ? k + x : m), j = 16 * column + (TRANSPOSED ? m : k + x);
-            if (row > column)
-                value[x] *= s.row_decay[column][i] * s.column_decay[j] * s.beta[j];
-            else
-                value[x] *= lower_decay(s.G, i, j) * s.beta[j];
-        }
-        a[e] = hh_pack_bf16(value[0], value[1]);
+    for (int x = 0; x < 8; x++) { /* of a[x / 2]: 8 more in m by bit 1, in k by bit 2, 1 more in k by bit 0 */
+        const int dm = (x >> 1 & 1) * 8, dk = (x >> 2) * 8 + (x & 1);
+        value[x] *= s.beta[j + (TRANSPOSED ? dm : dk)];
     }
+    if (row > column) {
+#pragma unroll
+        for (int x = 0; x < 8; x++) {
+            const int dm = (x >> 1 & 1) * 8, dk = (x >> 2) * 8 + (x & 1);
+            value[x] *= s.row_decay[column][i + (TRANSPOSED ? dk : dm)] * s.column_decay[j + (TRANSPOSED ? dm : dk)];
+        }
+    } else {
+#pragma unroll
+        for (int x = 0; x < 8; x++) {
+            const int dm = (x >> 1 & 1) * 8, dk = (x >> 2) * 8 + (x & 1);
+            value[x] *= lower_decay(s.G, i + (TRANSPOSED ? dk : dm), j + (TRANSPOSED ? dm : dk));
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) a[e] = hh_pack_bf16(value[2 * e], value[2 * e + 1]);
 }
 
 /* acc = Bm B, or Bm^T B, for a tile B. */
@@ -288,9 +313,12 @@ static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16
             const int i = wide_row(p, x);
             value[x] = i < n ? *(const uint32_t *)(v + i * stride + half + wide_column(p, x)) : 0;
         }
-        for (int e = threadIdx.x; e < D * 8; e += THREADS) {
-            const uint4 a = *(const uint4 *)(s.S + e / 8 * SQUARE + e % 8 * 8);
-            const uint4 b = *(const uint4 *)dS_at<D>(dS1, e / 8, half + e % 8 * 8);
+        const int row = threadIdx.x / 8, piece = threadIdx.x % 8 * 8;
+        const hh_bf16 *S = s.S + row * SQUARE + piece, *dS = dS_at<D>(dS1, row, half + piece);
+#pragma unroll
+        for (int i = 0; i < D; i += THREADS / 8) {
+            const uint4 a = *(const uint4 *)(S + i * SQUARE);
+            const uint4 b = *(const uint4 *)(dS + i * HH_GDN_STRIDE(GDN_BWD_COLUMNS));
             along += hh_low_bf16(a.x) * hh_low_bf16(b.x) + hh_high_bf16(a.x) * hh_high_bf16(b.x) +
                      hh_low_bf16(a.y) * hh_low_bf16(b.y) + hh_high_bf16(a.y) * hh_high_bf16(b.y) +
                      hh_low_bf16(a.z) * hh_low_bf16(b.z) + hh_high_bf16(a.z) * hh_high_bf16(b.z) +
@@ -593,9 +621,9 @@ static __device__ __forceinline__ void gate_grad(const finish_shared<D> &s, cons
 template <int D>
 static __device__ __forceinline__ void begin(finish_shared<D> &s, const gdn_bwd &x, gdn_bwd_chunk c, int64_t h,
                                              const hh_bf16 *A0, const hh_bf16 *S0) {
-    hh_gdn_copy_tile<D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
-    hh_gdn_copy_tile<D>(s.V_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
-    hh_gdn_copy_tile<D>(s.O_tile, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
+    copy_tile<GDN_N, D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
+    copy_tile<GDN_N, D>(s.V_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
+    copy_tile<GDN_N, D>(s.O_tile, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
     for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += THREADS) hh_copy_async(s.A0 + i * 8, A0 + i * 8, true);
     copy_columns<D>(s.S, S0, 0);
     hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
@@ -642,7 +670,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) finish(gdn
     __syncthreads();
     make_dN<D>(s, p);
     make_dQ<D>(wide, s, x, c, h, S0, p);
-    hh_gdn_copy_tile<D>(s.O_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
+    copy_tile<GDN_N, D>(s.O_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
     hh_copy_commit();
     multiply_between<false, SQUARE, false, STRIDE, false, D / 32>(wide, square_a(s.V_tile, p), tile_b<D>(s.K, p), 0,
                                                                   p.r + 16);
