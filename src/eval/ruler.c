@@ -5,7 +5,7 @@
 #include "base/progress.h"
 #include "base/stats.h"
 #include "eval/partial.h"
-#include "session/session.h"
+#include "session/many.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -26,9 +26,12 @@ double hh_ruler_score(const hh_needle_sample *s, const char *text) {
     return s->n_answers ? (double)found / s->n_answers : 0;
 }
 
+/* A sample that is being answered, and where its result goes. */
 typedef struct answer {
     const hh_tokenizer *t;
-    const hh_needle_sample *sample;
+    hh_needle_sample sample;
+    int64_t number;
+    hh_ids prompt;
     hh_buf text;
     double score;
 } answer;
@@ -37,34 +40,49 @@ static bool take_token(void *context, int32_t id) {
     answer *a = context;
     hh_error ignored;
     hh_tokenizer_decode(a->t, &id, 1, false, &a->text, &ignored);
-    a->score = hh_ruler_score(a->sample, a->text.data ? a->text.data : "");
+    a->score = hh_ruler_score(&a->sample, a->text.data ? a->text.data : "");
     return a->score < 1;
 }
 
+/* Samples that are answered at once. */
 typedef struct runner {
     const hh_subject *subject;
-    hh_session *session;
-    hh_ids end_ids, prompt;
+    hh_many *many;
+    int64_t n_at_once, n;
+    answer answer[HH_MANY_MOST];
+    hh_ids end_ids;
 } runner;
 
-static hh_code run_sample(runner *r, const hh_needle_sample *s, hh_ruler_sample *out, hh_error *err) {
-    answer a = {.t = r->subject->tokenizer, .sample = s};
-    hh_rng unused = hh_rng_seeded(0);
-    int64_t n_new = 0;
-    r->prompt.len = 0;
-    HH_TRY(hh_tokenizer_encode(a.t, s->prompt, strlen(s->prompt), HH_ENCODE_PLAIN, &r->prompt, err));
-    hh_session_reset(r->session);
-    hh_code code = hh_session_eval(r->session, r->prompt.data, r->prompt.len, err);
-    if (code == HH_OK)
-        code = hh_session_generate(r->session, s->max_new, r->end_ids.data, r->end_ids.len, &(hh_sampling){.top_p = 1},
-                                   &unused, take_token, &a, &n_new, err);
-    hh_buf_release(&a.text);
-    *out = (hh_ruler_sample){.score = a.score,
-                             .depth = s->depth,
-                             .n_prompt = r->prompt.len,
-                             .n_new = n_new,
-                             .truncated = a.score < 1 && n_new >= s->max_new};
-    return code;
+static void release_answers(runner *r) {
+    for (int64_t i = 0; i < r->n; i++) {
+        hh_needle_sample_release(&r->answer[i].sample);
+        hh_ids_release(&r->answer[i].prompt);
+        hh_buf_release(&r->answer[i].text);
+    }
+    r->n = 0;
+}
+
+static hh_code answer_samples(runner *r, hh_ruler_cell *c, hh_error *err) {
+    hh_request request[HH_MANY_MOST];
+    for (int64_t i = 0; i < r->n; i++) {
+        answer *a = &r->answer[i];
+        HH_TRY(hh_tokenizer_encode(a->t, a->sample.prompt, strlen(a->sample.prompt), HH_ENCODE_PLAIN, &a->prompt, err));
+        request[i] = (hh_request){.ids = a->prompt.data,
+                                  .n = a->prompt.len,
+                                  .max_new = a->sample.max_new,
+                                  .on_token = take_token,
+                                  .context = a};
+    }
+    HH_TRY(hh_many_answer(r->many, request, r->n, r->end_ids.data, r->end_ids.len, err));
+    for (int64_t i = 0; i < r->n; i++) {
+        const answer *a = &r->answer[i];
+        c->sample[a->number] = (hh_ruler_sample){.score = a->score,
+                                                 .depth = a->sample.depth,
+                                                 .n_prompt = request[i].n,
+                                                 .n_new = request[i].n_new,
+                                                 .truncated = a->score < 1 && request[i].n_new >= a->sample.max_new};
+    }
+    return HH_OK;
 }
 
 static void summarise(hh_ruler_cell *c) {
@@ -86,31 +104,49 @@ typedef struct evaluation {
     int64_t done;
 } evaluation;
 
+/* Answers what has been collected, and keeps the results. */
+static hh_code flush(evaluation *e, runner *r, const char *key, hh_ruler_cell *c, hh_error *err) {
+    hh_code code = r->n ? answer_samples(r, c, err) : HH_OK;
+    for (int64_t i = 0; i < r->n && code == HH_OK; i++) {
+        const hh_ruler_sample *s = &c->sample[r->answer[i].number];
+        double fresh[5] = {s->score, s->depth, (double)s->n_prompt, (double)s->n_new, s->truncated};
+        code = hh_partial_add(e->partial, key, r->answer[i].number, fresh, 5, err);
+    }
+    e->done += r->n;
+    release_answers(r);
+    if (code == HH_OK && hh_interrupted()) code = hh_fail(err, HH_ECANCELLED, "interrupted");
+    return code;
+}
+
+static hh_code run_samples(evaluation *e, runner *r, hh_needles *needles, const char *label, const char *key,
+                           hh_ruler_cell *c, hh_error *err) {
+    const int64_t n = e->result->options.n_samples;
+    for (int64_t i = 0; i < n; i++) {
+        answer *a = &r->answer[r->n];
+        double kept[5];
+        *a = (answer){.t = r->subject->tokenizer, .number = i};
+        HH_TRY(hh_needles_next(needles, &a->sample, err)); /* drawn also when known: the next one follows from it */
+        if (hh_partial_find(e->partial, key, i, kept, 5)) {
+            c->sample[i] = (hh_ruler_sample){kept[0], kept[1], (int64_t)kept[2], (int64_t)kept[3], kept[4] != 0};
+            hh_needle_sample_release(&a->sample);
+            e->result->n_resumed++;
+            e->done++;
+        } else if (++r->n == r->n_at_once) {
+            HH_TRY(flush(e, r, key, c, err));
+        }
+        hh_progress_update(&e->progress, (double)e->done, label);
+    }
+    HH_TRY(flush(e, r, key, c, err));
+    hh_progress_update(&e->progress, (double)e->done, label);
+    c->n = n;
+    return HH_OK;
+}
+
 static hh_code run_cell(evaluation *e, runner *r, hh_needles *needles, const char *label, uint64_t hash,
                         hh_ruler_cell *c, hh_error *err) {
-    const hh_ruler_options *o = &e->result->options;
     char *key = hh_sprintf("%s, %016llx", label, (unsigned long long)hash);
-    hh_code code = HH_OK;
-    for (int64_t i = 0; i < o->n_samples && code == HH_OK; i++) {
-        hh_needle_sample s;
-        code =
-            hh_needles_next(needles, &s, err); /* drawn also when its result is known: the next one follows from it */
-        if (code != HH_OK) break;
-        hh_ruler_sample *out = &c->sample[i];
-        double kept[5];
-        if (hh_partial_find(e->partial, key, i, kept, 5)) {
-            *out = (hh_ruler_sample){kept[0], kept[1], (int64_t)kept[2], (int64_t)kept[3], kept[4] != 0};
-            e->result->n_resumed++;
-        } else {
-            code = run_sample(r, &s, out, err);
-            double fresh[5] = {out->score, out->depth, (double)out->n_prompt, (double)out->n_new, out->truncated};
-            if (code == HH_OK) code = hh_partial_add(e->partial, key, i, fresh, 5, err);
-        }
-        hh_needle_sample_release(&s);
-        if (code == HH_OK && hh_interrupted()) code = hh_fail(err, HH_ECANCELLED, "interrupted");
-        c->n = i + 1;
-        hh_progress_update(&e->progress, (double)++e->done, label);
-    }
+    hh_code code = run_samples(e, r, needles, label, key, c, err);
+    release_answers(r);
     hh_free(key);
     if (code == HH_OK) summarise(c);
     return code;
@@ -140,12 +176,13 @@ static hh_code evaluate(evaluation *e, int64_t subject, int64_t task, int64_t le
     uint64_t h = hh_hash64(&o->seed, sizeof o->seed, hh_subject_key(s));
     if (o->haystack) h = hh_hash64(o->haystack, o->haystack_len, h);
     char *label = hh_sprintf("%s, %s, %lld", s->name, hh_needle_task_name(no.task), (long long)no.length);
-    code = hh_session_new(&r.session, s->model, &(hh_session_options){.context = no.length, .kv_dtype = s->model->be->activation},
-                          err);
+    const hh_dtype kv = s->model->be->activation;
+    r.n_at_once = hh_many_fitting(s->model, no.length, kv);
+    if (r.n_at_once > o->n_samples) r.n_at_once = o->n_samples;
+    code = hh_many_new(&r.many, s->model, r.n_at_once, no.length, kv, err);
     if (code == HH_OK) code = run_cell(e, &r, needles, label, h, c, err);
-    hh_session_free(r.session);
+    hh_many_free(r.many);
     hh_ids_release(&r.end_ids);
-    hh_ids_release(&r.prompt);
     hh_needles_free(needles);
     hh_free(label);
     return code;

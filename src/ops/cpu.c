@@ -154,6 +154,7 @@ hh_code hh_cpu_open(hh_backend **out, int n_threads, hh_precision precision, con
         .activation = HH_DTYPE_REAL,
         .layer = -1,
         .pass_tokens = 512,
+        .decode_tokens = 6,
         .n_threads = n_threads,
         .precision = precision,
         .impl = c,

@@ -11,6 +11,14 @@ static int32_t argmax(const hh_real *logits, int64_t vocab) {
     return (int32_t)best;
 }
 
+/* 0 times what is not finite is not a number, which a sum keeps. */
+bool hh_logits_are_finite(const hh_real *logits, int64_t vocab) {
+    hh_real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < vocab; i++) sum += 0 * logits[i];
+    return sum == 0;
+}
+
 static bool precedes(hh_candidate a, hh_candidate b) {
     return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
 }

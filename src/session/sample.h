@@ -12,4 +12,7 @@ typedef struct hh_candidate {
 /* hh_sample; work [vocab]. */
 int32_t hh_sample_with(const hh_real *logits, int64_t vocab, const hh_sampling *s, hh_rng *rng, hh_candidate *work);
 
+/* Is every one of them? */
+bool hh_logits_are_finite(const hh_real *logits, int64_t vocab);
+
 #endif

@@ -5,7 +5,6 @@
 #include "base/progress.h"
 #include "session/sample.h"
 
-
 struct hh_session {
     const hh_model *m;
     hh_run *run;
@@ -111,19 +110,11 @@ static void find_fault(const hh_session *s, int64_t start, int64_t *layer, int64
     }
 }
 
-/* 0 times what is not finite is not a number, which a sum keeps. */
-static bool next_is_finite(const hh_session *s) {
-    hh_real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < s->m->config.vocab; i++) sum += 0 * s->next[i];
-    return sum == 0;
-}
-
 /* A value that is not finite fails this request and leaves the session as new. Of a single token the logits tell. */
 static hh_code check_finite(hh_session *s, hh_tensor final, int64_t start, bool last, hh_error *err) {
     int64_t row = -1;
     if (final.dim[0] > 1 || !last) row = find_nonfinite(s->m->be, final);
-    if (row < 0 && last && !next_is_finite(s)) row = final.dim[0] - 1;
+    if (row < 0 && last && !hh_logits_are_finite(s->next, s->m->config.vocab)) row = final.dim[0] - 1;
     if (row < 0) return HH_OK;
     int64_t layer, position = start + row;
     find_fault(s, start, &layer, &position);

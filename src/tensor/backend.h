@@ -54,6 +54,7 @@ struct hh_backend {
     hh_dtype activation; /* of activations: HH_DTYPE_REAL on the CPU; BF16, or F32 for verification, on a GPU */
     int64_t layer;       /* that the model computes, -1 outside layers: for messages */
     int64_t pass_tokens; /* of one forward that keep it busy: what chunks and batches are by default */
+    int64_t decode_tokens; /* sequences that a step of decoding takes for little more than one costs */
     int n_threads;
     hh_precision precision;
     bool decoding;   /* set around an op call: every row is the next token of a sequence, and kernels for few tokens may

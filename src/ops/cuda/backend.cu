@@ -371,6 +371,7 @@ extern "C" hh_code hh_cuda_open(hh_backend **out, int device, hh_precision preci
     be->activation = precision == HH_PRECISION_F32 ? HH_DTYPE_F32 : HH_DTYPE_BF16;
     be->layer = -1;
     be->pass_tokens = 8192;
+    be->decode_tokens = 16;
     be->n_threads = 1;
     be->precision = precision;
     be->impl = c;
