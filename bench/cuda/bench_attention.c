@@ -150,7 +150,8 @@ int main(int argc, char **argv) {
         if (s->kind == BACKWARD) t += time_of(&b, s, true);
         const double pairs = (double)s->n_spans * (double)s->length * (double)s->length / 2;
         const double flops = (s->kind == BACKWARD ? 14 : 4) * (double)(s->heads * s->width) * pairs;
-        const double bytes = 2 * (double)hh_tensor_bytes(b.k), decode = s->kind == DECODE;
+        const double bytes = 2 * (double)hh_tensor_bytes(b.k);
+        const bool decode = s->kind == DECODE;
         us[i] = 1e6 * t;
         floor_us[i] = 1e6 * (decode ? bytes / BYTES_PER_S : flops / FLOPS_PER_S);
         printf("%-36s %10.1f us  floor %9.1f us  %5.1f %%  %7.1f %s\n", s->name, us[i], floor_us[i],

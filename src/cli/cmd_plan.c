@@ -82,8 +82,7 @@ static void plan_inference(table *t, const hh_config *c, const hh_backend *be) {
     const double cache = (double)hh_cache_bytes(c, ctx, type), fixed = (double)hh_cache_bytes(c, 0, type);
     add(t, "kv_cache", "KV cache of the kept heads", (double)batch * (cache - fixed));
     add(t, "states", "states of the linear heads", (double)batch * fixed);
-    add(t, "activations", "activations of one pass",
-        (double)batch * ((double)hh_session_bytes(c, be, &o) - cache));
+    add(t, "activations", "activations of one pass", (double)batch * ((double)hh_session_bytes(c, be, &o) - cache));
 }
 
 static void plan_training(table *t, const hh_config *c, const hh_backend *be, double weights) {

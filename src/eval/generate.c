@@ -134,7 +134,8 @@ hh_code hh_eval_generate(json_t **out, const hh_subject *s, const hh_prompts *p,
     hh_subject_end_ids(s, &g.end_ids);
     if (code == HH_OK)
         code = hh_session_new(&g.session, s->model,
-                              &(hh_session_options){.context = longest + max_new, .kv_dtype = s->model->be->activation}, err);
+                              &(hh_session_options){.context = longest + max_new, .kv_dtype = s->model->be->activation},
+                              err);
     if (code == HH_OK) code = answer_all(&g, p, ids, err);
     if (code == HH_OK) {
         *out = json_pack("{s:O, s:I}", "outputs", g.outputs, "truncated", (json_int_t)g.n_truncated);

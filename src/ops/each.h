@@ -2,6 +2,8 @@
 #ifndef HH_OPS_EACH_H
 #define HH_OPS_EACH_H
 
+#include "ops/ops.h"
+
 /* EACH(f, a, b, ...) is f(a), f(b), ... of up to 16 arguments. */
 /* clang-format off */
 #define EACH_1(f, a) f(a)

@@ -269,8 +269,8 @@ static void a_summary_gathers_runs(void **state) {
         "hydrahead eval ruler teacher=nano -t 1 --tasks niah_book --lengths 256 --samples 2 --summary $TMP/s.json",
         "hydrahead eval ruler teacher=nano -t 1 --tasks niah_book --lengths 192 --samples 2 --summary $TMP/s.json",
         "hydrahead eval choice teacher=nano other=nano -t 1 -f tests/eval/golden/multiple.jsonl --summary $TMP/s.json",
-        "hydrahead eval perplexity teacher=nano -t 1 --file models/nano/text_valid.txt.gz --length 128 --limit 2 "
-        "--summary $TMP/s.json"};
+        ("hydrahead eval perplexity teacher=nano -t 1 --file models/nano/text_valid.txt.gz --length 128 --limit 2 "
+         "--summary $TMP/s.json")};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (run_line(lines[i], 60, NULL, &errors)) fail_msg("%s", errors.data);
     json_t *json;

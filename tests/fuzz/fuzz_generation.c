@@ -1,6 +1,6 @@
 /* Any text as generation_config.json beside a config.json: refused with a sentence, or end tokens that are ids. */
 #include "fuzz/folder.h"
-#include "model/config.h"
+#include "model/config_parts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

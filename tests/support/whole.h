@@ -117,7 +117,8 @@ static inline numbers whole_gradients(hh_backend *be, const char *name, double *
 
 /* Trains the tiny hybrid for `steps` steps, the first `before` of them by a trainer that is thrown away after its state has
  * been written to `path`. Losses of all steps, then the weights. */
-static inline numbers whole_training(hh_backend *be, const hh_stage *stage, int64_t steps, int64_t before, const char *path) {
+static inline numbers whole_training(hh_backend *be, const hh_stage *stage, int64_t steps, int64_t before,
+                                     const char *path) {
     numbers out = {0};
     hh_trainer *t;
     hh_model *teacher = tiny_teacher(be, 2), *student = NULL;
