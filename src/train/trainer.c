@@ -1,6 +1,7 @@
 /* The optimizer step; see trainer.h. */
 #include "train/trainer.h"
 
+#include "base/parallel.h"
 #include "base/progress.h"
 #include "tensor/mirror.h"
 #include "train/stage.h"
@@ -150,6 +151,8 @@ static void place_buffers(hh_trainer *t, hh_arena *a) {
 static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *err) {
     hh_trainset_options *d = &t->o.data;
     d->vocab = student[0]->config.vocab;
+    d->n_threads = t->be->host_memory ? t->be->n_threads : t->comm->n_threads;
+    if (d->n_threads < 1) d->n_threads = hh_cpu_count();
     HH_TRY(hh_trainset_init(&t->data, d, err));
     int64_t max_spans = hh_trainset_max_spans(d);
     t->span = hh_alloc((size_t)max_spans * sizeof *t->span);

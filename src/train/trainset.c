@@ -1,6 +1,7 @@
 /* Tokens of a step; see trainset.h. */
 #include "train/trainset.h"
 
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "data/corpus.h"
 
@@ -58,6 +59,7 @@ hh_code hh_trainset_init(hh_trainset *s, const hh_trainset_options *o, hh_error 
     hh_code code;
     const char *what = "the tokens of a step";
     HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->lo, rows + 1, sizeof *s->lo, what, err), fail);
+    HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->failed, rows, sizeof *s->failed, what, err), fail);
     HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->ids, max, sizeof *s->ids, what, err), fail);
     HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->target, max, sizeof *s->target, what, err), fail);
     HH_TRY_GOTO(code, hh_alloc_checked((void **)&s->weight, max, sizeof *s->weight, what, err), fail);
@@ -74,6 +76,7 @@ fail:
 void hh_trainset_release(hh_trainset *s) {
     hh_free(s->length);
     hh_free(s->lo);
+    hh_free(s->failed);
     hh_free(s->ids);
     hh_free(s->target);
     hh_free(s->weight);
@@ -124,16 +127,29 @@ static int64_t cut_sequences(const hh_trainset *s, int64_t rank, int64_t size) {
     return rank == size ? s->o.sequences : row;
 }
 
-static hh_code fill_share(hh_trainset *s, hh_error *err) {
+static hh_code fill_row(hh_trainset *s, int64_t row, hh_error *err) {
     const hh_trainset_options *o = &s->o;
+    int64_t lo = s->lo[row], hi = s->lo[row + 1];
+    hh_code code = o->fill(o->context, s->step, row, o->sequences, hi - lo, s->ids + lo, s->flags + lo, err);
+    if (code != HH_OK) return hh_fail_in(err, "sequence %" PRId64 " of step %" PRId64, row, s->step);
+    return check_ids(s, row, lo, hi, err);
+}
+
+static void try_row(void *context, int64_t i, int thread) {
+    hh_trainset *s = context;
+    hh_error err = {0};
+    (void)thread;
+    s->failed[s->first + i] = fill_row(s, s->first + i, &err) != HH_OK;
+}
+
+/* Rows depend on their numbers alone; the first that fails does so again, to say why. */
+static hh_code fill_share(hh_trainset *s, hh_error *err) {
     s->n_targets = 0;
     s->target_weight = 0;
+    hh_parallel_for(s->o.n_threads, s->end - s->first, try_row, s);
     for (int64_t row = s->first; row < s->end; row++) {
-        int64_t lo = s->lo[row], hi = s->lo[row + 1];
-        hh_code code = o->fill(o->context, s->step, row, o->sequences, hi - lo, s->ids + lo, s->flags + lo, err);
-        if (code != HH_OK) return hh_fail_in(err, "sequence %" PRId64 " of step %" PRId64, row, s->step);
-        HH_TRY(check_ids(s, row, lo, hi, err));
-        set_targets(s, lo, hi);
+        if (s->failed[row]) HH_TRY(fill_row(s, row, err));
+        set_targets(s, s->lo[row], s->lo[row + 1]);
     }
     return HH_OK;
 }

@@ -25,6 +25,7 @@ typedef struct hh_trainset_options {
     double background_weight; /* loss weight of tokens that answer nothing, in sequences that hold an answer; 1: all
                                  alike, 0: left out */
     uint64_t seed;
+    int n_threads; /* that make sequences: `fill` is called from them at once; set by hh_trainer_new */
     hh_sequence_fn *fill;
     void *context;
 } hh_trainset_options;
@@ -35,6 +36,7 @@ typedef struct hh_trainset {
     int64_t step;    /* what the arrays hold; -1: nothing yet */
     int64_t n_tokens;
     int64_t *lo;           /* [sequences + 1] first token of each sequence */
+    bool *failed;          /* [sequences] */
     int64_t first, end;    /* sequences of this rank's share; the arrays below hold theirs alone */
     int32_t *ids, *target; /* [n_tokens]; target -1: none */
     float *weight;         /* [n_tokens] */
