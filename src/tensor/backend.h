@@ -50,10 +50,10 @@ struct hh_backend {
     const char *name; /* "cpu", "cuda" */
     const char *isa;  /* the CPU's chosen kernels: "reference", "avx2", "avx512", "neon" */
     const hh_ops *ops;
-    bool host_memory;    /* tensors can be read by the CPU directly */
-    hh_dtype activation; /* of activations: HH_DTYPE_REAL on the CPU; BF16, or F32 for verification, on a GPU */
-    int64_t layer;       /* that the model computes, -1 outside layers: for messages */
-    int64_t pass_tokens; /* of one forward that keep it busy: what chunks and batches are by default */
+    bool host_memory;      /* tensors can be read by the CPU directly */
+    hh_dtype activation;   /* of activations: HH_DTYPE_REAL on the CPU; BF16, or F32 for verification, on a GPU */
+    int64_t layer;         /* that the model computes, -1 outside layers: for messages */
+    int64_t pass_tokens;   /* of one forward that keep it busy: what chunks and batches are by default */
     int64_t decode_tokens; /* sequences that a step of decoding takes for little more than one costs */
     int n_threads;
     hh_precision precision;
