@@ -54,11 +54,11 @@ static const hh_command command = {
 };
 
 /* Measured (tools/check_plan.sh), much the same for every model: what work brings in of the program, its libraries and the heap; oneDNN's
- * kernels, made at run time for the shapes they meet; the part of a thread's scratch that a forward touches. */
-#define WORK_BYTES    ((size_t)6 << 20)
-#define KERNEL_BYTES  ((size_t)12 << 20)
-#define FORWARD_BYTES ((size_t)1 << 20)
-#define LOSS_ROWS     512 /* of a tile of logits, if half of the scratch holds them */
+ * kernels, made at run time for the shapes they meet; the part of a thread's scratch that is touched. */
+#define WORK_BYTES   ((size_t)6 << 20)
+#define KERNEL_BYTES ((size_t)4 << 20)
+#define THREAD_BYTES ((size_t)1 << 20)
+#define LOSS_ROWS    512 /* of a tile of logits, if half of the scratch holds them */
 
 typedef struct row {
     const char *key, *what;
@@ -88,6 +88,7 @@ static void plan_inference(table *t, const hh_config *c, const hh_backend *be) {
 static void plan_training(table *t, const hh_config *c, const hh_backend *be, double weights) {
     add(t, "gradients", "gradients", weights);
     add(t, "moments", "moments of AdamW", 2 * weights);
+    if (be->host_memory) add(t, "saving", "a copy of the weights, for saving", weights);
     add(t, "activations", "activations of all layers",
         (double)hh_run_bytes(c, be->activation, ctx * batch, batch, HH_RUN_TRAINING));
 }
@@ -103,8 +104,7 @@ static void plan_rest(table *t, const hh_config *c, const hh_backend *be) {
     const double tile = (logits < most ? logits : most) + 2.0 * (double)(LOSS_ROWS * c->width) * sizeof(float);
     add(t, "work", "what work adds to the program", (double)WORK_BYTES);
     if (train || bf16) add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
-    add(t, "scratch", "scratch of the operations",
-        (double)be->n_threads * (double)(train ? HH_THREAD_SCRATCH_BYTES : FORWARD_BYTES) + (train ? tile : 0));
+    add(t, "scratch", "scratch of the operations", (double)be->n_threads * (double)THREAD_BYTES + (train ? tile : 0));
 }
 
 static double total_of(const table *t) {
