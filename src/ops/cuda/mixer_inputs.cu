@@ -215,7 +215,7 @@ static bool is_fusable(hh_backend *be, const hh_mixer_inputs *in) {
 
 /* The tails' addresses on the card; all have one stride. */
 static float *const *list_tails(hh_backend *be, const hh_tensor *tail, int64_t n_spans, int64_t N) {
-    float **all = (float **)hh_alloc((size_t)n_spans * sizeof(float *));
+    float **all = (float **)hh_alloc_unguarded((size_t)n_spans * sizeof(float *));
     for (int64_t s = 0; s < n_spans; s++) {
         HH_ASSERT(hh_is_f32(tail[s]) && tail[s].dim[0] == TAIL && hh_tensor_row_count(tail[s]) == N);
         HH_ASSERT(tail[s].stride == tail[0].stride);
