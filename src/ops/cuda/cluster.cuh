@@ -71,9 +71,9 @@ static __device__ __forceinline__ void hh_bulk_store(void *global, const void *s
                    : "memory");
     HH_CLUSTER_ASM("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until shared memory has been read by all of this thread's stores. */
-static __device__ __forceinline__ void hh_bulk_store_wait() {
-    HH_CLUSTER_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
+/* Until shared memory has been read by all of this thread's stores but the last N. */
+template <int N> static __device__ __forceinline__ void hh_bulk_store_wait() {
+    HH_CLUSTER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
 static __device__ __forceinline__ int hh_cluster_rank() {

@@ -99,7 +99,7 @@ static __device__ __forceinline__ void store_outer(hh_bf16 *out, const hh_bf16 *
             }
         }
         if (column == 0) {
-            if (threadIdx.x == 0) hh_bulk_store_wait();
+            if (threadIdx.x == 0) hh_bulk_store_wait<0>();
             __syncthreads();
         }
 #pragma unroll
@@ -162,7 +162,7 @@ template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS, 2) pre
     store_outer<D, COLUMNS>(out, s.Q, s.dO, w);
     if (threadIdx.x == 0) {
         hh_bulk_store(scratch + gdn_bwd_at_dS(D), out, D / COLUMNS * D * HH_GDN_STRIDE(COLUMNS) * 2);
-        hh_bulk_store_wait();
+        hh_bulk_store_wait<0>();
     }
 }
 
