@@ -29,13 +29,13 @@ tasks = []
 for m in summary.values():
     tasks += [t for t in m.get("ruler", {}) if t not in tasks]
 if lengths:
-    print("### RULER's needle tasks: share of values found, mean over the tasks measured\n")
+    print("### RULER's needle tasks: share of values found, mean over all tasks\n")
     rows = []
     for name in names:
         row = [name, f"{summary[name].get('tokens', 0) / 1e6:.1f} M"]
         for n in lengths:
             found = [t[str(n)] for t in summary[name].get("ruler", {}).values() if str(n) in t]
-            row.append(cell(sum(found) / len(found)) if found else "")
+            row.append(cell(sum(found) / len(found)) if len(found) == len(tasks) else "")
         rows.append(row)
     table(["model", "tokens trained"] + [str(n) for n in lengths], rows)
     for task in tasks:
