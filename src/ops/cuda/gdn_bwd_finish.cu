@@ -1,9 +1,7 @@
 /* All gradients of a chunk of Gated DeltaNet on tensor cores, from its tokens, S0 and dS1; see gdn_bwd.cuh. Equations:
  * B5-B11 of ops/gdn.h.
  *
- * A block has one chunk of one head, eight warps: warp (w, c) owns rows [16 w, 16 w + 16) of every result, and of its
- * columns those whose block of 32 (in [64,D]) or of 16 (in [64,64]) is c modulo 2. What other warps need goes through
- * tiles in shared memory; there are few of them, so that two blocks fit on a multiprocessor, and they change hands:
+ * What other warps need goes through tiles in shared memory; there are few of them, so that two blocks fit on a multiprocessor, and they change hands:
  *
  *     V_tile   Q, then V^, then dV^, then squares: X = dA0, A0^T X, beta dN
  *     R_tile   R, then dR
@@ -11,10 +9,7 @@
  *     PD       P, then D'
  *     S        64 columns of S0, 64 of dS1, 64 rows of S0
  */
-#include "ops/cuda/gdn_bwd.cuh"
-
-#define THREADS 256
-#define SQUARE  HH_GDN_STRIDE(GDN_N)
+#include "ops/cuda/gdn_bwd_tile.cuh"
 
 template <int D> struct finish_shared {
     hh_bf16 K[GDN_N * HH_GDN_STRIDE(D)], O_tile[GDN_N * HH_GDN_STRIDE(D)], R_tile[GDN_N * HH_GDN_STRIDE(D)],
@@ -24,104 +19,9 @@ template <int D> struct finish_shared {
     float start[2][GDN_N], end[2][GDN_N];                 /* what a token adds to dg before it, and behind it */
     float dbeta_row[2][GDN_N], dbeta_column[4][GDN_N];
     float Y_row[4][GDN_N], Y_column[4][GDN_N], Y_inside[GDN_N]; /* sums of 16 x 16 blocks' rows and columns */
-    float along[THREADS / 32];                                  /* parts of <S0, dS1> */
+    float along[TILE_THREADS / 32];                             /* parts of <S0, dS1> */
     float row_decay[4][GDN_N], column_decay[GDN_N]; /* E_ij of i behind j's block b: row_decay[b][i] column_decay[j] */
 };
-
-/* Where this thread stands: warp (w, c), the first row of w, and this lane's place in 16 x 16 of a tile, in bytes: its
- * rows or its columns first (hh_lane_rows_first), in tiles [64,D] or squares. */
-typedef struct place {
-    int w, c, r;
-    uint32_t rows_D, columns_D, rows_N, columns_N;
-} place;
-
-template <int D> static __device__ __forceinline__ place here() {
-    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* known to be one for the warp */
-    place p;
-    p.w = warp & 3;
-    p.c = warp >> 2;
-    p.r = 16 * p.w;
-    p.rows_D = 2 * (uint32_t)hh_lane_rows_first(HH_GDN_STRIDE(D));
-    p.columns_D = 2 * (uint32_t)hh_lane_columns_first(HH_GDN_STRIDE(D));
-    p.rows_N = 2 * (uint32_t)hh_lane_rows_first(SQUARE);
-    p.columns_N = 2 * (uint32_t)hh_lane_columns_first(SQUARE);
-    return p;
-}
-
-/* First column, behind 32 c, of a warp's block of 16 in [64,D]. */
-static __device__ __forceinline__ constexpr int block_column(int block) {
-    return 64 * (block / 2) + 16 * (block % 2);
-}
-
-template <int N> static __device__ __forceinline__ void clear(float acc[N][2][4]) {
-#pragma unroll
-    for (int i = 0; i < N * 8; i++) ((float *)acc)[i] = 0;
-}
-
-/* A step of 16 of acc += A B: N blocks of 16 columns, those of [64,D], or (IN_SQUARE) those of a square, 32 apart. B lies
- * row by row, or transposed (B_T), in rows of B_STRIDE elements; at: k, first column, this lane. */
-template <bool B_T, int B_STRIDE, bool IN_SQUARE, int N>
-static __device__ __forceinline__ void multiply_step(float acc[N][2][4], const uint32_t a[4], uint32_t at) {
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        const int column = IN_SQUARE ? 32 * n : block_column(n);
-        uint32_t b[4];
-        if (B_T)
-            hh_ldmatrix_at(b, at + 2 * column * B_STRIDE);
-        else
-            hh_ldmatrix_trans_at(b, at + 2 * column);
-        hh_mma_pair(acc[n], a, b);
-    }
-}
-
-/* acc += A B over k of [from, to). A (A_T: transposed) and B are where k = 0 lies for the warp's first row and column and
- * this lane. */
-template <bool A_T, int A_STRIDE, bool B_T, int B_STRIDE, bool IN_SQUARE, int N>
-static __device__ __forceinline__ void multiply_between(float acc[N][2][4], uint32_t A, uint32_t B, int from, int to) {
-#pragma unroll 1
-    for (int k = from; k < to; k += 16) {
-        uint32_t a[4];
-        if (A_T)
-            hh_ldmatrix_trans_at(a, A + 2 * k * A_STRIDE);
-        else
-            hh_ldmatrix_at(a, A + 2 * k);
-        multiply_step<B_T, B_STRIDE, IN_SQUARE, N>(acc, a, B + (B_T ? 2 * k : 2 * k * B_STRIDE));
-    }
-}
-/* The same over all k of [0, K), A row by row. */
-template <int K, int A_STRIDE, bool B_T, int B_STRIDE, bool IN_SQUARE, int N>
-static __device__ __forceinline__ void multiply_all(float acc[N][2][4], uint32_t A, uint32_t B) {
-#pragma unroll
-    for (int k = 0; k < K; k += 16) {
-        uint32_t a[4];
-        hh_ldmatrix_at(a, A + 2 * k);
-        multiply_step<B_T, B_STRIDE, IN_SQUARE, N>(acc, a, B + (B_T ? 2 * k : 2 * k * B_STRIDE));
-    }
-}
-
-/* The warp's rows of a tile [64,D] as A; a tile's columns as B. */
-template <int D> static __device__ __forceinline__ uint32_t tile_a(const hh_bf16 *tile, place p) {
-    return hh_shared_address(tile) + p.rows_D + 2 * p.r * HH_GDN_STRIDE(D);
-}
-template <int D> static __device__ __forceinline__ uint32_t tile_b(const hh_bf16 *tile, place p) {
-    return hh_shared_address(tile) + p.rows_D + 64 * p.c;
-}
-/* The warp's rows of a square, or of its transpose, as A. */
-static __device__ __forceinline__ uint32_t square_a(const hh_bf16 *square, place p) {
-    return hh_shared_address(square) + p.rows_N + 2 * p.r * SQUARE;
-}
-static __device__ __forceinline__ uint32_t square_a_T(const hh_bf16 *square, place p) {
-    return hh_shared_address(square) + p.columns_N + 2 * p.r;
-}
-
-/* acc = rows of w of X Y^T, columns of blocks c and c + 2. What lies above the diagonal is for the caller to mask. */
-template <int D>
-static __device__ __forceinline__ void square_product(float acc[2][2][4], const hh_bf16 *X, const hh_bf16 *Y, place p) {
-    constexpr int STRIDE = HH_GDN_STRIDE(D);
-    clear<2>(acc);
-    multiply_all<D, STRIDE, true, STRIDE, true, 2>(acc, tile_a<D>(X, p),
-                                                   hh_shared_address(Y) + p.columns_D + 32 * p.c * STRIDE);
-}
 
 /* E_ij, without a branch. */
 static __device__ __forceinline__ float lower_decay(const float *G, int i, int j) {
@@ -149,73 +49,12 @@ static __device__ __forceinline__ void gate_square(float acc[2][2][4], const fin
     }
 }
 
-/* Row and column of element x (0..15) of a warp's part of a square: acc[x / 8][x / 4 % 2][x % 4]. */
-static __device__ __forceinline__ int square_row(place p, int x) {
-    return hh_gdn_row(p.w, x & 3);
-}
-static __device__ __forceinline__ int square_column(place p, int x) {
-    return hh_gdn_column(x / 8 * 2 + p.c, x / 4 % 2, x & 3);
-}
-
-/* A warp's part of a lower square to a tile. */
-static __device__ __forceinline__ void store_square(hh_bf16 *tile, const float acc[2][2][4], place p) {
-#pragma unroll
-    for (int x = 0; x < 16; x += 2) {
-        const float *c = (const float *)acc + x;
-        *(uint32_t *)(tile + square_row(p, x) * SQUARE + square_column(p, x)) = hh_pack_bf16(c[0], c[1]);
-    }
-}
-
-/* Row and column of the pair x of N blocks of [64,D]: acc[x / 4][x / 2 % 2][x % 2 * 2]. */
-static __device__ __forceinline__ int wide_row(place p, int x) {
-    return hh_gdn_row(p.w, x % 2 * 2);
-}
-static __device__ __forceinline__ int wide_column(place p, int x) {
-    return 32 * p.c + block_column(x / 4) + hh_gdn_column(0, x / 2 % 2, 0);
-}
-template <int N> static __device__ __forceinline__ float *wide_pair(float acc[N][2][4], int x) {
-    return acc[x / 4][x / 2 % 2] + x % 2 * 2;
-}
-
-/* N blocks of [64,D] to a tile, or to rows of a tensor, of which there are n. `tile` and `rows` are where column 0 of
- * the first block's 64 lies. */
-template <int D, int N> static __device__ __forceinline__ void store_tile(hh_bf16 *tile, float acc[N][2][4], place p) {
-#pragma unroll
-    for (int x = 0; x < N * 4; x++) {
-        const float *c = wide_pair<N>(acc, x);
-        *(uint32_t *)(tile + wide_row(p, x) * HH_GDN_STRIDE(D) + wide_column(p, x)) = hh_pack_bf16(c[0], c[1]);
-    }
-}
-template <int N>
-static __device__ __forceinline__ void store_rows(hh_bf16 *rows, int64_t stride, float acc[N][2][4], int n, place p) {
-#pragma unroll
-    for (int x = 0; x < N * 4; x++) {
-        const float *c = wide_pair<N>(acc, x);
-        const int i = wide_row(p, x);
-        if (i < n) *(uint32_t *)(rows + i * stride + wide_column(p, x)) = hh_pack_bf16(c[0], c[1]);
-    }
-}
-
 /* Element (row, column) of dS1 in the scratch; 8 columns of a row lie together. */
 template <int D> static __device__ __forceinline__ const hh_bf16 *dS_at(const hh_bf16 *dS1, int row, int column) {
     constexpr int STRIDE = HH_GDN_STRIDE(GDN_BWD_COLUMNS);
     return dS1 + (column / GDN_BWD_COLUMNS * D + row) * STRIDE + column % GDN_BWD_COLUMNS;
 }
 
-/* ROWS rows of WIDTH elements to a tile, piece by piece: thread t has piece t of a row, and every so many rows one. */
-template <int ROWS, int WIDTH>
-static __device__ __forceinline__ void copy_tile(hh_bf16 *tile, const hh_bf16 *rows, int64_t stride, int n) {
-    constexpr int PIECES = WIDTH / 8, STEP = THREADS / PIECES;
-    const int row = threadIdx.x / PIECES, column = threadIdx.x % PIECES * 8;
-    const hh_bf16 *from = rows + row * stride + column;
-    tile += row * HH_GDN_STRIDE(WIDTH) + column;
-#pragma unroll
-    for (int i = 0; i < ROWS; i += STEP) {
-        const bool valid = row + i < n;
-        hh_copy_async(tile + i * HH_GDN_STRIDE(WIDTH), valid ? from : rows, valid);
-        from += STEP * stride;
-    }
-}
 /* 64 columns of S0 or dS1, or 64 rows of S0, to S. */
 template <int D> static __device__ __forceinline__ void copy_columns(hh_bf16 *S, const hh_bf16 *S0, int first) {
     copy_tile<D, 64>(S, S0 + first, D, D);
@@ -225,7 +64,7 @@ template <int D> static __device__ __forceinline__ void copy_dS_columns(hh_bf16 
     const int row = threadIdx.x / 8, column = threadIdx.x % 8 * 8;
     const hh_bf16 *from = dS_at<D>(dS1, row, first + column);
 #pragma unroll
-    for (int i = 0; i < D; i += THREADS / 8)
+    for (int i = 0; i < D; i += TILE_THREADS / 8)
         hh_copy_async(S + (row + i) * SQUARE + column, from + i * HH_GDN_STRIDE(GDN_BWD_COLUMNS), true);
     hh_copy_commit();
 }
@@ -233,12 +72,6 @@ template <int D> static __device__ __forceinline__ void copy_rows(hh_bf16 *S, co
     copy_tile<GDN_N, D>(S, S0 + first * D, D, GDN_N);
     hh_copy_commit();
 }
-/* Waits for all copies, of all threads. */
-static __device__ __forceinline__ void arrive() {
-    hh_copy_wait<0>();
-    __syncthreads();
-}
-
 /* A fragment of A0, block (row, column), becomes one of Bm (F6), or of its transpose. */
 template <int D, bool TRANSPOSED>
 static __device__ __forceinline__ void gate_fragment(uint32_t a[4], const finish_shared<D> &s, int row, int column) {
@@ -316,7 +149,7 @@ static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16
         const int row = threadIdx.x / 8, piece = threadIdx.x % 8 * 8;
         const hh_bf16 *S = s.S + row * SQUARE + piece, *dS = dS_at<D>(dS1, row, half + piece);
 #pragma unroll
-        for (int i = 0; i < D; i += THREADS / 8) {
+        for (int i = 0; i < D; i += TILE_THREADS / 8) {
             const uint4 a = *(const uint4 *)(S + i * SQUARE);
             const uint4 b = *(const uint4 *)(dS + i * HH_GDN_STRIDE(GDN_BWD_COLUMNS));
             along += hh_low_bf16(a.x) * hh_low_bf16(b.x) + hh_high_bf16(a.x) * hh_high_bf16(b.x) +
@@ -603,7 +436,7 @@ static __device__ __forceinline__ void gate_grad(const finish_shared<D> &s, cons
     if (lane == 31) after = 0;
     if (lane == 0) until = 0;
     float along = 0;
-    for (int i = 0; i < THREADS / 32; i++) along += s.along[i];
+    for (int i = 0; i < TILE_THREADS / 32; i++) along += s.along[i];
     along *= s.into[GDN_N - 1];
     const float dg[2] = {after + from[1] + from[0] + until, after + from[1] + (until + before[0])};
 #pragma unroll
@@ -624,10 +457,11 @@ static __device__ __forceinline__ void begin(finish_shared<D> &s, const gdn_bwd 
     copy_tile<GDN_N, D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
     copy_tile<GDN_N, D>(s.V_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
     copy_tile<GDN_N, D>(s.O_tile, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
-    for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += THREADS) hh_copy_async(s.A0 + i * 8, A0 + i * 8, true);
+    for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += TILE_THREADS) hh_copy_async(s.A0 + i * 8, A0 + i * 8, true);
     copy_columns<D>(s.S, S0, 0);
     hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
-    for (int i = threadIdx.x; i < GDN_N; i += THREADS) s.beta[i] = i < c.n ? *gdn_row<float>(x.beta, c.t + i, h, 1) : 0;
+    for (int i = threadIdx.x; i < GDN_N; i += TILE_THREADS)
+        s.beta[i] = i < c.n ? *gdn_row<float>(x.beta, c.t + i, h, 1) : 0;
     __syncthreads();
     const int i = threadIdx.x % GDN_N, b = threadIdx.x / GDN_N;
     if (i / 16 > b) s.row_decay[b][i] = hh_gdn_decay(s.G, i, 16 * b + 15);
@@ -637,7 +471,7 @@ static __device__ __forceinline__ void begin(finish_shared<D> &s, const gdn_bwd 
     arrive();
 }
 
-template <int D> static __global__ void __launch_bounds__(THREADS, 2) finish(gdn_bwd x) {
+template <int D> static __global__ void __launch_bounds__(TILE_THREADS, 2) finish(gdn_bwd x) {
     extern __shared__ __align__(128) char shared[];
     finish_shared<D> &s = *(finish_shared<D> *)shared;
     constexpr int STRIDE = HH_GDN_STRIDE(D);
@@ -684,8 +518,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) finish(gdn
 }
 
 template <int D> static void launch_finish(hh_backend *be, const gdn_bwd *x) {
-    hh_cuda_launch(be, "gdn_bwd", finish<D>, dim3((unsigned)(x->last - x->first), (unsigned)x->heads), dim3(THREADS),
-                   sizeof(finish_shared<D>), *x);
+    hh_cuda_launch(be, "gdn_bwd", finish<D>, dim3((unsigned)(x->last - x->first), (unsigned)x->heads),
+                   dim3(TILE_THREADS), sizeof(finish_shared<D>), *x);
 }
 
 void gdn_bwd_finish(hh_backend *be, const gdn_bwd *x) {
