@@ -1,7 +1,8 @@
-/* Products of the model's shapes on the GPU: TFLOP/s of long ones, GB/s of those of a few tokens. `candidates` also times
- * what the library would have chosen second, third, ... CSV on stdout; bench/peers/torch_products.py prints the same
- * lines for torch. */
+/* Products of the model's shapes on the GPU: TFLOP/s of long ones, GB/s of those of a few tokens (`long`, `short`). Also
+ * `candidates`: what the library would have chosen second, third, ...; `plans`: what a new shape costs; `check`: the
+ * candidate kernel beside the one in use. CSV on stdout; bench/peers/torch_products.py prints the same lines for torch. */
 #include "cuda/timing.h"
+#include "kernels/matvec_early.cuh"
 #include "ops/cuda/products.h"
 
 typedef struct shape {
@@ -92,7 +93,7 @@ static void run_short(hh_backend *be) {
         for (int64_t tokens : {1, 4, 8, 16}) {
             hh_tensor x = bench_matrix(HH_DTYPE_BF16, tokens, s.k, 1), y[2];
             for (hh_tensor &t : y) t = bench_matrix(HH_DTYPE_BF16, tokens, s.n, 1);
-            const char *who[] = {"library", "matvec", "stream", "stream-early"};
+            const char *who[] = {"library", "matvec", "candidate", "candidate-early"};
             for (int way = 0; way < 4; way++) {
                 if (way == 1 && s.n * s.k > (int64_t)4 << 20) continue; /* the library's */
                 auto body = [&](int i) {
@@ -100,7 +101,7 @@ static void run_short(hh_backend *be) {
                     hh_linear l = map_of(wi);
                     if (way == 0) hh_cuda_product(be, "linear_fwd", y[0], x, false, wi, true, NULL, false);
                     if (way == 1) hh_cuda_matvec(be, y[1], x, &l, false);
-                    if (way >= 2) hh_cuda_matvec_early(be, y[1], x, &l, false);
+                    if (way >= 2) run_matvec_early(be, y[1], x, &l, false);
                 };
                 if (way == 3) c->mode = HH_CUDA_RECORD;
                 double us = bench_time(be, copies, body);
@@ -187,7 +188,7 @@ static void run_candidates(hh_backend *be) {
     }
 }
 
-/* Both ways of few tokens, on rows, parts and widths of any kind. */
+/* The matrix-vector kernel and its candidate on rows, parts and widths of any kind. */
 static void run_check(hh_backend *be) {
     hh_cuda *c = hh_cuda_of(be);
     hh_error err = {};
@@ -210,7 +211,7 @@ static void run_check(hh_backend *be) {
                 for (hh_tensor &t : y) t = bench_matrix(way / 2 ? HH_DTYPE_F32 : HH_DTYPE_BF16, tokens, l.n, 0);
                 hh_cuda_matvec(be, y[0], x, &l, true);
                 if (way % 2) c->mode = HH_CUDA_RECORD;
-                bool done = hh_cuda_matvec_early(be, y[1], x, &l, true);
+                bool done = run_matvec_early(be, y[1], x, &l, true);
                 c->mode = HH_CUDA_RUN;
                 be->sync(be, &err);
                 double d = distance(y[1], y[0]);

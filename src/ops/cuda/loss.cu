@@ -1,15 +1,15 @@
 /* The two heads on the card: tiles of tokens whose logits stand in scratch; equations in ops/loss.h.
  *
- * A tile is gathered from the tokens that take part. Its logits are made in parts of fewer rows, small enough for the L2
- * cache, in which the teacher's live no longer than the pass that turns the student's into their gradient; the two
- * products backward take the whole tile, for dW is read and written once a tile. With a gradient logits have the
+ * A tile is gathered from the tokens that take part. Its logits are made in parts of fewer rows, so that the teacher's,
+ * which live no longer than the pass that turns the student's into their gradient, need less room; the two products
+ * backward take the whole tile, for dW is read and written once a tile. With a gradient logits have the
  * activations' type; without, they are float32. */
 #include "ops/cuda/loss_rows.h"
 #include "ops/cuda/products.h"
 
 enum { MAX_TILE = 8192 };
 
-int64_t hh_cuda_head_tile = 4096, hh_cuda_head_part = 1024;
+int64_t hh_cuda_head_tile = 4096, hh_cuda_head_part = 2048;
 
 /* One call of either head. */
 typedef struct head {

@@ -32,7 +32,6 @@ hh_linear hh_cuda_linear_as(hh_backend *be, const hh_linear *w, hh_dtype dtype, 
 /* matvec.cu: F1 for a few tokens in one launch over all parts, reading every weight once. False, and nothing done, when
  * shapes or alignment are not for it. */
 bool hh_cuda_matvec(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate);
-bool hh_cuda_matvec_early(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate);
 
 /* loss.cu: rows of a tile and of a part of it, at most. Benchmarks change them. */
 extern int64_t hh_cuda_head_tile, hh_cuda_head_part;

@@ -1,8 +1,8 @@
-/* The linear map of a few tokens (decode): bound by reading the weights once, all parts in one launch.
+/* A candidate for ops/cuda/matvec.cu, timed and compared with it by bench_products: the linear map of a few tokens.
  *
  * A warp copies its own piece of the weights, 8 rows by a slice of the columns, into shared memory with the copy engine
  * as a whole, so that all of a block's bytes are under way at once, and multiplies it with tensor cores. In a recorded
- * sequence the weights are on their way before the kernel that makes x has ended. */
+ * sequence the weights are on their way before the kernel that makes x has ended. Included by one program. */
 #include "ops/cuda/products.h"
 
 #include <cstdint>
@@ -240,7 +240,7 @@ static void launch(hh_backend *be, Y *y, const hh_bf16 *x, const matvec_call *m,
     hh_cuda_end(be, e);
 }
 
-bool hh_cuda_matvec_early(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate) {
+static bool run_matvec_early(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate) {
     if (hh_cuda_of(be)->arch < 90 || x.dtype != HH_DTYPE_BF16 || x.dim[0] > TOKENS || w->k % 8 || !is_aligned(x))
         return false;
     matvec_call m;
