@@ -117,7 +117,7 @@ static bool is_aligned(hh_tensor t) {
     return (uintptr_t)t.data % 16 == 0 && hh_dtype_bytes(t.dtype, t.stride) % 16 == 0;
 }
 
-/* Measured on an H200: up to 4M weights ours is faster by 3 to 11 %, beyond that slower (docs/SPEED.md). */
+/* Measured on an H200: up to 4M weights ours is up to 11 % faster, beyond that slower (docs/SPEED.md). */
 static bool is_library_better(const hh_linear *w) {
     return w->n_parts == 1 && w->part[0].w.dtype == HH_DTYPE_BF16 && w->n * w->k > (int64_t)4 << 20;
 }
