@@ -2,8 +2,8 @@
  * the decode step. Also how far the chunked form is from the recurrent one, which keeps everything in float32. Prints a
  * line a case, then the same as CSV.
  *
- *     build-cuda/bench/cuda/bench_gdn [WORD [1|2]]     only cases with WORD in their name; chunks by gdn_wide.cu or
- *                                                      by gdn_chain.cu */
+ *     build-cuda/bench/cuda/bench_gdn [WORD [1|2|3]]     only cases with WORD in their name; chunks by gdn_wide.cu, by
+ *                                                        gdn_chain.cu, or only prepared */
 #include "cuda/timing.h"
 #include "ops/cuda/gdn_fwd.cuh"
 

@@ -82,6 +82,7 @@ int hh_gdn_chunked_path;
 template <int D> static void launch_chunked(hh_backend *be, const hh_gdn_io *io, void *scratch, int64_t n_chunks) {
     hh_cuda_launch(be, "gdn_fwd", gdn_fwd_prepare_kernel<D>, dim3((unsigned)n_chunks, (unsigned)io->n_heads),
                    dim3(HH_GDN_THREADS), sizeof(prepare_shared<D>), *io, (hh_gdn_prepared<D> *)scratch);
+    if (hh_gdn_chunked_path == 3) return;
     const bool few = io->n_spans * io->n_heads * (D / 64) < hh_cuda_of(be)->n_sms;
     if (hh_gdn_chunked_path ? hh_gdn_chunked_path == 2 : few && hh_cuda_of(be)->arch >= 90)
         hh_gdn_chain(be, io, scratch);
