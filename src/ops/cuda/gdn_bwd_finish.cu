@@ -4,7 +4,7 @@
  * What other warps need goes through tiles in shared memory; there are few of them, so that two blocks fit on a multiprocessor, and they change hands:
  *
  *     V_tile   Q, then V^, then dV^, then squares: X = dA0, A0^T X, beta dN
- *     R_tile   R, then dR
+ *     R_tile   V, then R, then dR, then dK on its way out
  *     O_tile   dO, then Q
  *     PD       P, then D'
  *     S        64 columns of S0, 64 of dS1, 64 rows of S0
@@ -127,10 +127,10 @@ template <int D> static __device__ __forceinline__ void make_P(float P[2][2][4],
     store_square(s.PD, P, p);
 }
 
-/* R to its tile, and <S0, dS1>. */
+/* R in the place of V, and <S0, dS1>. */
 template <int D>
-static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16 *v, int64_t stride, int n,
-                                              const hh_bf16 *S0, const hh_bf16 *dS1, place p) {
+static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16 *S0, const hh_bf16 *dS1, place p) {
+    constexpr int STRIDE = HH_GDN_STRIDE(D);
     float along = 0;
 #pragma unroll 1
     for (int half = 0; half < D; half += 64) {
@@ -139,12 +139,6 @@ static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16
         if (half) {
             copy_columns<D>(s.S, S0, half);
             arrive();
-        }
-        uint32_t value[8];
-#pragma unroll
-        for (int x = 0; x < 8; x++) {
-            const int i = wide_row(p, x);
-            value[x] = i < n ? *(const uint32_t *)(v + i * stride + half + wide_column(p, x)) : 0;
         }
         const int row = threadIdx.x / 8, piece = threadIdx.x % 8 * 8;
         const hh_bf16 *S = s.S + row * SQUARE + piece, *dS = dS_at<D>(dS1, row, half + piece);
@@ -162,9 +156,10 @@ static __device__ __forceinline__ void make_R(finish_shared<D> &s, const hh_bf16
 #pragma unroll
         for (int x = 0; x < 8; x++) {
             float *c = wide_pair<2>(acc, x);
+            const uint32_t v = *(const uint32_t *)(s.R_tile + wide_row(p, x) * STRIDE + half + wide_column(p, x));
             const float into = s.into[wide_row(p, x)];
-            c[0] = hh_low_bf16(value[x]) - into * c[0];
-            c[1] = hh_high_bf16(value[x]) - into * c[1];
+            c[0] = hh_low_bf16(v) - into * c[0];
+            c[1] = hh_high_bf16(v) - into * c[1];
         }
         store_tile<D, 2>(s.R_tile + half, acc, p);
         __syncthreads();
@@ -457,6 +452,7 @@ static __device__ __forceinline__ void begin(finish_shared<D> &s, const gdn_bwd 
     copy_tile<GDN_N, D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
     copy_tile<GDN_N, D>(s.V_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
     copy_tile<GDN_N, D>(s.O_tile, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
+    copy_tile<GDN_N, D>(s.R_tile, gdn_row<hh_bf16>(x.v, c.t, h, D), x.v.stride, c.n);
     for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += TILE_THREADS) hh_copy_async(s.A0 + i * 8, A0 + i * 8, true);
     copy_columns<D>(s.S, S0, 0);
     hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
@@ -487,7 +483,7 @@ template <int D> static __global__ void __launch_bounds__(TILE_THREADS, 2) finis
     clear<D / 32>(U);
     multiply_between<true, SQUARE, false, STRIDE, false, D / 32>(U, square_a_T(s.PD, p), tile_b<D>(s.O_tile, p), p.r,
                                                                  GDN_N);
-    make_R<D>(s, gdn_row<hh_bf16>(x.v, c.t, h, D), x.v.stride, c.n, S0, dS1, p);
+    make_R<D>(s, S0, dS1, p);
     copy_dS_columns<D>(s.S, dS1, 0);
     multiply_Bm<D, false>(wide, s, s.R_tile, p); /* V^ */
     store_tile<D, D / 32>(s.V_tile, wide, p);
@@ -497,11 +493,11 @@ template <int D> static __global__ void __launch_bounds__(TILE_THREADS, 2) finis
     __syncthreads();
     make_dB<D>(X, PY, s, p);
     multiply_Bm<D, true>(U, s, s.V_tile, p); /* dR */
-    store_rows<D / 32>(gdn_row<hh_bf16>(x.dv, c.t, h, D), x.dv.stride, U, c.n, p);
     __syncthreads();
     store_tile<D, D / 32>(s.R_tile, U, p);
     store_square(s.V_tile, X, p);
     __syncthreads();
+    copy_out<D>(gdn_row<hh_bf16>(x.dv, c.t, h, D), x.dv.stride, s.R_tile, c.n);
     make_dN<D>(s, p);
     make_dQ<D>(wide, s, x, c, h, S0, p);
     copy_tile<GDN_N, D>(s.O_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
@@ -513,8 +509,10 @@ template <int D> static __global__ void __launch_bounds__(TILE_THREADS, 2) finis
     arrive();
     multiply_between<true, SQUARE, false, STRIDE, false, D / 32>(wide, square_a_T(s.PD, p), tile_b<D>(s.O_tile, p), p.r,
                                                                  GDN_N);
-    store_rows<D / 32>(gdn_row<hh_bf16>(x.dk, c.t, h, D), x.dk.stride, wide, c.n, p);
+    store_tile<D, D / 32>(s.R_tile, wide, p);
     gate_grad<D>(s, x, c, h);
+    __syncthreads();
+    copy_out<D>(gdn_row<hh_bf16>(x.dk, c.t, h, D), x.dk.stride, s.R_tile, c.n);
 }
 
 template <int D> static void launch_finish(hh_backend *be, const gdn_bwd *x) {

@@ -166,6 +166,16 @@ static __device__ __forceinline__ void copy_tile(hh_bf16 *tile, const hh_bf16 *r
         from += STEP * stride;
     }
 }
+/* The first n rows of a tile [64,D] to a tensor's. */
+template <int D>
+static __device__ __forceinline__ void copy_out(hh_bf16 *rows, int64_t stride, const hh_bf16 *tile, int n) {
+    constexpr int PIECES = D / 8, STEP = TILE_THREADS / PIECES;
+    const int row = threadIdx.x / PIECES, column = threadIdx.x % PIECES * 8;
+    hh_bf16 *to = rows + row * stride + column;
+#pragma unroll
+    for (int i = 0; i < GDN_N; i += STEP, to += STEP * stride)
+        if (row + i < n) *(uint4 *)to = *(const uint4 *)(tile + (row + i) * HH_GDN_STRIDE(D) + column);
+}
 /* Waits for all copies, of all threads. */
 static __device__ __forceinline__ void arrive() {
     hh_copy_wait<0>();
