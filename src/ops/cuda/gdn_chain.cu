@@ -235,7 +235,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(288, 1)
     gdn_fwd_chain_kernel(hh_gdn_io io, const hh_gdn_prepared<D> *from) {
     extern __shared__ __align__(128) unsigned char shared[];
     chain_shared<D> &sh = *(chain_shared<D> *)shared;
-    const int warp = threadIdx.x >> 5;
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0); /* known to be uniform */
     chain_place p;
     p.s = blockIdx.x / (D / 16), p.column = blockIdx.x % (D / 16) * 16, p.h = io.first_head + blockIdx.y;
     const hh_span span = io.span[p.s];

@@ -44,7 +44,8 @@ static __global__ void __launch_bounds__(HH_GDN_THREADS) gdn_fwd_prepare_kernel(
     prepare_shared<D> &x = *(prepare_shared<D> *)shared;
     int64_t t;
     const int64_t c = blockIdx.x, s = find_chunk(&t, io, c), h = io.first_head + blockIdx.y, left = io.span[s].hi - t;
-    const int n = left < HH_GDN_CHUNK ? (int)left : HH_GDN_CHUNK, w = threadIdx.x / 32;
+    const int n = left < HH_GDN_CHUNK ? (int)left : HH_GDN_CHUNK;
+    const int w = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* known to be uniform */
     if (n == 1) return; /* the step's */
     hh_gdn_copy_tile<D>(x.K, (const hh_bf16 *)io.k + t * io.k_stride + h * D, io.k_stride, n);
     hh_gdn_copy_tile<D>(x.Q, (const hh_bf16 *)io.q + t * io.q_stride + h * D, io.q_stride, n);
