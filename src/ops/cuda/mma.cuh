@@ -30,6 +30,13 @@ static __device__ __forceinline__ float hh_high_bf16(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
+/* 2^x to 2 in 2^23, by the instruction alone: results below 2^-126 are 0. */
+static __device__ __forceinline__ float hh_exp2(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 /* c += a b; a: four registers; b: (k, n) = (c, r) and (c + 8, r) with the lane's r and c of above. */
 static __device__ __forceinline__ void hh_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
