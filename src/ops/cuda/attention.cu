@@ -4,7 +4,6 @@
 #include "ops/cuda/attention.h"
 
 #include <cstdint>
-#include <cstdlib>
 
 extern "C" {
 #include "base/memory.h"
@@ -156,7 +155,7 @@ static void run_plain(work *w, hh_dtype type, bool backward) {
 static void run_decode(work *w) {
     w->pack_q = w->pack_kv = false;
     list_heads(w, &w->a, 0, w->n_kv, 16);
-    (getenv("HYDRAHEAD_WGMMA") ? hh_attention_decode_merged : hh_attention_decode)(w->be, &w->a, w->span, w->group);
+    hh_attention_decode(w->be, &w->a, w->span, w->group);
 }
 
 /* -- the ops -- */
@@ -293,8 +292,7 @@ extern "C" void hh_attention_bwd_cuda(hh_backend *be, hh_tensor dq, hh_tensor dk
         for (int64_t s = 0; s < a->n_spans; s++)
             w.pack_kv = w.pack_kv || !is_aligned(w.span[s].k, 0) || !is_aligned(w.span[s].v, 0);
         if (may_tile(&w, be->activation))
-            run_tiles(&w, getenv("HYDRAHEAD_WGMMA") && hh_attention_wgmma_takes(be, D) ? hh_attention_wgmma_bwd
-                                                                                       : hh_attention_tiles_bwd);
+            run_tiles(&w, hh_attention_wgmma_takes(be, D) ? hh_attention_wgmma_bwd : hh_attention_tiles_bwd);
         else
             run_plain(&w, be->activation, true);
     }

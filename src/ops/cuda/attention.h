@@ -3,8 +3,8 @@
  *   attention.cu         the two ops: spans and heads as lists, operands made fit for the tiles, choice of the kernel
  *   attention_plain.cu   float32 arithmetic, any shape: verification, and what the others do not take
  *   attention_fwd.cu     tiles on tensor cores, forward
- *   attention_fwd_wgmma.cu  the same with warpgroup products (sm_90a; widths 64 and 128)
  *   attention_bwd.cu     the same, backward: dk and dv in one kernel, dq in another, neither with atomics
+ *   attention_{fwd,bwd}_wgmma.cu  the same with warpgroup products (sm_90a; widths 64 and 128)
  *   attention_decode.cu  one query a span against a long cache: the context is split over the card
  */
 #ifndef HH_OPS_CUDA_ATTENTION_H
@@ -116,7 +116,7 @@ void hh_attention_tiles_bwd(hh_backend *be, hh_attention_args *a, hh_attention_s
 /* a->scale: c_t of the positions that the spans have. */
 void hh_attention_fill_scales(hh_backend *be, hh_attention_args *a, const hh_attention_span *span);
 
-/* attention_fwd_wgmma.cu: the same operands; needs the card and a build for it. */
+/* attention_fwd_wgmma.cu, attention_bwd_wgmma.cu: the same operands; needs the card and a build for it. */
 bool hh_attention_wgmma_takes(hh_backend *be, int64_t head_dim);
 void hh_attention_wgmma_fwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span);
 void hh_attention_wgmma_bwd(hh_backend *be, hh_attention_args *a, hh_attention_span *span);
@@ -124,7 +124,5 @@ void hh_attention_wgmma_bwd(hh_backend *be, hh_attention_args *a, hh_attention_s
 /* attention_decode.cu: spans of one query, bf16 queries, keys and values bf16, F16, F32 or Q8_0 in aligned rows. */
 void hh_attention_decode(hh_backend *be, hh_attention_args *a, hh_attention_span *span,
                          const hh_attention_group *group);
-void hh_attention_decode_merged(hh_backend *be, hh_attention_args *a, hh_attention_span *span,
-                                const hh_attention_group *group);
 
 #endif

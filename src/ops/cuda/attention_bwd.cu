@@ -220,7 +220,8 @@ void hh_attention_tiles_bwd(hh_backend *be, hh_attention_args *a, hh_attention_s
         return launch_bwd<64, 2, 4, 32, 2, 4, 64>(be, a, span);
     case 96:
         return launch_bwd<96, 1, 8, 64, 2, 4, 32>(be, a, span);
-    default:
+    default: /* cards of 99 KB a block take smaller tiles */
+        if (hh_cuda_of(be)->shared_bytes < 132 << 10) return launch_bwd<128, 1, 8, 32, 2, 4, 32>(be, a, span);
         return launch_bwd<128, 1, 8, 64, 2, 4, 32>(be, a, span);
     }
 }

@@ -12,12 +12,12 @@
 #define LOADER   24
 #define CONSUMER 240
 
-static __device__ __forceinline__ void copy4(void *to, const void *from, bool valid) {
+[[maybe_unused]] static __device__ __forceinline__ void copy4(void *to, const void *from, bool valid) {
     const unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
 
-static __device__ __forceinline__ void init_barriers(uint64_t *full, uint64_t *empty) {
+[[maybe_unused]] static __device__ __forceinline__ void init_barriers(uint64_t *full, uint64_t *empty) {
     if (threadIdx.x == 0)
         for (int i = 0; i < 2; i++) {
             hh_barrier_init(&full[i], 128);

@@ -78,8 +78,8 @@ static __device__ __forceinline__ void load_all(block<D, NC> *b, const hh_attent
 /* -- the consumers -- */
 
 /* Online softmax of a tile of logits, in place; returns what earlier sums shrink by. */
-static __device__ __forceinline__ void soften(float (&z)[BN / 8][4], float (&top)[2], float (&sum)[2],
-                                              const float (&c)[2], float (&shrink)[2]) {
+[[maybe_unused]] static __device__ __forceinline__ void soften(float (&z)[BN / 8][4], float (&top)[2], float (&sum)[2],
+                                                               const float (&c)[2], float (&shrink)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float t = top[i];
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void soften(float (&z)[BN / 8][4], float (&top
 }
 
 /* Logits of keys behind the row's position: `ahead` is the first row's position less the tile's first key. */
-static __device__ __forceinline__ void mask(float (&z)[BN / 8][4], int ahead) {
+[[maybe_unused]] static __device__ __forceinline__ void mask(float (&z)[BN / 8][4], int ahead) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < BN / 8; n++)
@@ -111,7 +111,8 @@ static __device__ __forceinline__ void mask(float (&z)[BN / 8][4], int ahead) {
             if (8 * n + column + (e & 1) > ahead + 8 * (e >> 1)) z[n][e] = -INFINITY;
 }
 
-static __device__ __forceinline__ void round_weights(unsigned (&p)[BN / 16][4], const float (&z)[BN / 8][4]) {
+[[maybe_unused]] static __device__ __forceinline__ void round_weights(unsigned (&p)[BN / 16][4],
+                                                                      const float (&z)[BN / 8][4]) {
 #pragma unroll
     for (int k = 0; k < BN / 16; k++)
 #pragma unroll

@@ -311,7 +311,6 @@ static void close_cuda(hh_backend *be) {
     release_lists(&c->ring);
     hh_cuda_products_release(c);
     if (c->workspace) cudaFree(c->workspace);
-    if (c->attention) cudaFree(c->attention);
     if (c->lt) cublasLtDestroy(c->lt);
     if (c->stream) cudaStreamDestroy(c->stream);
     hh_free(c);
