@@ -41,4 +41,7 @@ forbidden 'malloc|calloc|realloc|strdup|asprintf|posix_memalign|aligned_alloc' '
 forbidden 'getenv|secure_getenv' 'base/env\.c' 'environment variables are read in base/env.c'
 forbidden 'exit|_exit|abort' 'cli/|base/status\.c|base/memory\.c' 'only cli/ ends the program'
 forbidden 'strcpy|strcat|sprintf|gets|strtok|rand|srand|atoi|atof|setlocale' '-' 'not in this program: unbounded, unchecked, or global state'
+# Ops run in guarded sections, also those that a GPU's backend prepares when it meets a shape for the first time.
+hits=$(grep -nE '(^|[^_[:alnum:]])hh_(re)?alloc\(' src/ops/cuda/*.cu src/ops/cuda/*.h src/ops/cuda/*.cuh | grep -vE '^src/ops/cuda/(backend|comm_nccl)\.cu')
+[ -z "$hits" ] || { echo "$hits"; echo "^ an op may not allocate under the guard: hh_alloc_unguarded"; bad=1; }
 exit ${bad:-0}
