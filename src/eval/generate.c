@@ -4,7 +4,7 @@
 #include "base/progress.h"
 #include "base/stats.h"
 #include "data/jsonl.h"
-#include "session/session.h"
+#include "session/many.h"
 
 #include <string.h>
 
@@ -66,31 +66,24 @@ static double score_of(const json_t *answers, const char *text) {
 
 typedef struct generation {
     const hh_subject *s;
-    hh_session *session;
-    hh_ids end_ids, made;
-    int64_t max_new, n_scored, n_truncated;
+    hh_many *many;
+    hh_ids end_ids, made[HH_MANY_MOST];
+    int64_t max_new, n_at_once, n_scored, n_truncated;
     double *score;
     json_t *outputs;
 } generation;
 
-static hh_code answer_one(generation *g, const hh_prompt *p, const hh_ids *ids, hh_error *err) {
-    hh_rng unused = hh_rng_seeded(0);
+/* An answer, as its JSON object. */
+static hh_code keep(generation *g, const hh_prompt *p, const hh_ids *made, bool ended, hh_error *err) {
     hh_buf text = {0};
-    int64_t n_new = 0;
-    g->made.len = 0;
-    hh_session_reset(g->session);
-    HH_TRY(hh_session_eval(g->session, ids->data, ids->len, err));
-    HH_TRY(hh_session_generate(g->session, g->max_new, g->end_ids.data, g->end_ids.len, &(hh_sampling){.top_p = 1},
-                               &unused, take_token, &g->made, &n_new, err));
     hh_buf_puts(&text, "");
-    hh_code code = hh_tokenizer_decode(g->s->tokenizer, g->made.data, g->made.len, false, &text, err);
-    bool ended = g->made.len < n_new; /* the end token is counted, not handed out */
+    hh_code code = hh_tokenizer_decode(g->s->tokenizer, made->data, made->len, false, &text, err);
     json_t *readable = json_string(text.data), *o = json_object();
     json_object_set_new(o, "prompt", json_string(p->text));
     json_object_set_new(o, "text",
                         readable ? readable : json_null()); /* cut within a character: the tokens have it all */
     json_t *tokens = json_array();
-    for (int64_t i = 0; i < g->made.len; i++) json_array_append_new(tokens, json_integer(g->made.data[i]));
+    for (int64_t i = 0; i < made->len; i++) json_array_append_new(tokens, json_integer(made->data[i]));
     json_object_set_new(o, "tokens", tokens);
     json_object_set_new(o, "finish", json_string(ended ? "end" : "length"));
     g->n_truncated += !ended;
@@ -103,16 +96,30 @@ static hh_code answer_one(generation *g, const hh_prompt *p, const hh_ids *ids, 
     return code;
 }
 
+static hh_code answer_some(generation *g, const hh_prompt *p, const hh_ids *ids, int64_t n, hh_error *err) {
+    hh_request r[HH_MANY_MOST];
+    for (int64_t i = 0; i < n; i++) {
+        g->made[i].len = 0;
+        r[i] = (hh_request){
+            .ids = ids[i].data, .n = ids[i].len, .max_new = g->max_new, .on_token = take_token, .context = &g->made[i]};
+    }
+    HH_TRY(hh_many_answer(g->many, r, n, g->end_ids.data, g->end_ids.len, err));
+    for (int64_t i = 0; i < n; i++) /* an end token is counted, not handed out */
+        HH_TRY(keep(g, &p[i], &g->made[i], g->made[i].len < r[i].n_new, err));
+    return HH_OK;
+}
+
 static hh_code answer_all(generation *g, const hh_prompts *p, const hh_ids *ids, hh_error *err) {
     hh_progress progress;
     hh_progress_begin(&progress, g->s->name, "prompts", (double)p->n);
     hh_code code = HH_OK;
-    for (int64_t i = 0; i < p->n && code == HH_OK; i++) {
-        code = answer_one(g, &p->prompt[i], &ids[i], err);
+    for (int64_t lo = 0, hi; lo < p->n && code == HH_OK; lo = hi) {
+        hi = lo + g->n_at_once < p->n ? lo + g->n_at_once : p->n;
+        code = answer_some(g, p->prompt + lo, ids + lo, hi - lo, err);
         if (code == HH_OK && hh_interrupted())
-            code = hh_fail(err, HH_ECANCELLED, "interrupted after %lld of %lld prompts", (long long)i + 1,
-                           (long long)p->n);
-        hh_progress_update(&progress, (double)i + 1, NULL);
+            code =
+                hh_fail(err, HH_ECANCELLED, "interrupted after %lld of %lld prompts", (long long)hi, (long long)p->n);
+        hh_progress_update(&progress, (double)hi, NULL);
     }
     hh_progress_end(&progress);
     return code;
@@ -132,10 +139,10 @@ hh_code hh_eval_generate(json_t **out, const hh_subject *s, const hh_prompts *p,
         if (ids[i].len > longest) longest = ids[i].len;
     }
     hh_subject_end_ids(s, &g.end_ids);
-    if (code == HH_OK)
-        code = hh_session_new(&g.session, s->model,
-                              &(hh_session_options){.context = longest + max_new, .kv_dtype = s->model->be->activation},
-                              err);
+    const hh_dtype kv = s->model->be->activation;
+    g.n_at_once = hh_many_fitting(s->model, longest + max_new, kv);
+    if (g.n_at_once > p->n) g.n_at_once = p->n;
+    if (code == HH_OK) code = hh_many_new(&g.many, s->model, g.n_at_once, longest + max_new, kv, err);
     if (code == HH_OK) code = answer_all(&g, p, ids, err);
     if (code == HH_OK) {
         *out = json_pack("{s:O, s:I}", "outputs", g.outputs, "truncated", (json_int_t)g.n_truncated);
@@ -144,11 +151,11 @@ hh_code hh_eval_generate(json_t **out, const hh_subject *s, const hh_prompts *p,
             json_object_set_new(*out, "score_stderr", json_real(hh_standard_error(g.score, g.n_scored)));
         }
     }
-    hh_session_free(g.session);
+    hh_many_free(g.many);
     for (int64_t i = 0; i < p->n; i++) hh_ids_release(&ids[i]);
     hh_free(ids);
     hh_ids_release(&g.end_ids);
-    hh_ids_release(&g.made);
+    for (int i = 0; i < HH_MANY_MOST; i++) hh_ids_release(&g.made[i]);
     hh_free(g.score);
     json_decref(g.outputs);
     return code;
