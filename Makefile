@@ -9,8 +9,8 @@
 #   WERROR=1                       warnings are errors
 #   V=1                            whole command lines
 #
-# Every source under src/ but src/cli/ goes into the library, twice: once with float activations and once in double
-# precision, the oracle of the gradient tests. src/ops/simd/*.c is compiled once for each instruction set.
+# Every source under src/ but src/cli/ goes into the library, and all but those behind the public header (src/api/,
+# src/server/) also into a second one in double precision, the oracle of the gradient tests. src/ops/simd/*.c is compiled once for each instruction set.
 # tests/*/test_*.c link against the first, tests/*/double_*.c against the second.
 
 ifeq ($(origin CC),default)
@@ -84,7 +84,7 @@ SIMD_SRC := $(filter src/ops/simd/%,$(SRC))
 CLI_SRC := $(filter src/cli/%,$(SRC))
 
 LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) $(foreach i,$(ISAS),$(SIMD_SRC:src/%.c=$(BUILD)/obj/$(i)/%.o))
-DBL_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/dbl/%.o)
+DBL_OBJ := $(patsubst src/%.c,$(BUILD)/dbl/%.o,$(filter-out src/api/% src/server/%,$(LIB_SRC)))
 CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
 
 TEST_SRC   := $(filter-out tests/cuda/% $(if $(MPI),,tests/comm/%),$(sort $(wildcard tests/*/test_*.c)))

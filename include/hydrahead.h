@@ -36,9 +36,10 @@ extern "C" {
 #define HH_API
 #endif
 
+#define HH_VERSION     "0.1.0"
 #define HH_API_VERSION 1 /* changes when a program must be changed */
 
-/* "0.1.0"; and HH_API_VERSION of the library that is loaded. */
+/* The same of the library that is loaded. */
 HH_API const char *hh_version(void);
 HH_API int hh_api_version(void);
 
@@ -71,9 +72,9 @@ typedef void hh_log_fn(void *context, hh_log_level level, const char *sentence);
 
 /* Zeros are the defaults. */
 typedef struct hh_engine_options {
-    const char *device;     /* NULL: "cpu"; "cuda", "cuda:1" */
+    const char *device;     /* "cpu", "cuda", "cuda:1"; NULL: what HYDRAHEAD_DEVICE says, else the CPU */
     const char *dtype;      /* NULL: "auto"; "f32": products and activations in float32 */
-    const char *kv;         /* type of the KV cache: NULL: "auto" (the backend's); "f32", "bf16", "q8_0" */
+    const char *kv;         /* type of the KV cache: NULL: "auto" (the backend's); "f32", "bf16" */
     const char *rope;       /* stretched positions: NULL: the model's own; "yarn:4", "linear:4" */
     int threads;            /* 0: all processors */
     int64_t chunk;          /* tokens of one prefill pass, rounded up to a multiple of 64; 0: 512 */
@@ -84,7 +85,8 @@ typedef struct hh_engine_options {
     void *log_context;
 } hh_engine_options;
 
-/* `path`: a Hugging Face directory, a GGUF file, or "nano" (the model that is shipped). options NULL: the defaults. */
+/* `path`: a Hugging Face directory, a GGUF file, or "nano" (the model that is shipped). options NULL: the defaults. A
+ * model without a tokenizer is opened too; what needs one says so then. */
 HH_API hh_code hh_engine_open(hh_engine **out, const char *path, const hh_engine_options *options, hh_error *err);
 HH_API void hh_engine_close(hh_engine *e); /* after its sequences are freed; NULL is accepted */
 
@@ -138,8 +140,10 @@ HH_API hh_code hh_sequence_new(hh_sequence **out, hh_engine *e, int64_t context,
 HH_API void hh_sequence_free(hh_sequence *s); /* NULL is accepted */
 
 /* Makes ids[0, n) what the sequence has read: finds how much of it is known (the sequence itself, snapshots), reads the
- * rest, and keeps snapshots of it. Afterwards hh_sequence_logits are those behind ids[n-1]. HH_EINVAL with both numbers,
- * and before anything is computed, when n is 0 or more than the context, or an id is none of the vocabulary. */
+ * rest, and keeps snapshots of it. Afterwards hh_sequence_logits are those behind ids[n-1]. What is reused ends at a
+ * multiple of 64 tokens that were read as part of a prompt, or at the whole prompt's end: that keeps the bits the same.
+ * HH_EINVAL with both numbers, and before anything is computed, when n is 0 or more than the context, or an id is none
+ * of the vocabulary. HH_ENONFINITE resets the sequence. HH_ECANCELLED: what was read is there for the next prompt. */
 HH_API hh_code hh_sequence_prompt(hh_sequence *s, const int32_t *ids, int64_t n, hh_error *err);
 
 /* The same in pieces, so that several sequences can take turns: begin, then advance until *left is 0. An advance reads at
@@ -148,29 +152,33 @@ HH_API hh_code hh_sequence_begin(hh_sequence *s, const int32_t *ids, int64_t n, 
 HH_API hh_code hh_sequence_advance(hh_sequence *s, int64_t *left, hh_error *err);
 
 /* Appends one token to each of n sequences of one engine, in one pass over the weights: a step of generation. A
- * sequence's logits do not depend on which others step with it. codes[i], when not NULL, tells how sequence i fared
- * (HH_ENONFINITE, or HH_EINVAL when its context is full); those that failed are reset and the others go on. */
+ * sequence's logits do not depend on which others step with it. codes[i], when not NULL, tells how sequence i fared, and
+ * the others go on: HH_EINVAL (its context is full, the id is none, its prompt is not read to the end, it is named
+ * twice) and HH_ECANCELLED leave it as it was, HH_ENONFINITE resets it. Returns the first failure. */
 HH_API hh_code hh_sequences_step(hh_sequence *const *s, const int32_t *ids, int64_t n, hh_code *codes, hh_error *err);
 
-HH_API const float *hh_sequence_logits(const hh_sequence *s); /* [vocab] of the next token, until the next call */
-HH_API double hh_sequence_log_probability(const hh_sequence *s, int32_t id);
-/* Log-probability of every token of the last prompt given those before it, [n - 1], from hh_sequence_score; freed by the
- * caller. Nothing is reused or kept. `top`: for each also the n_top most likely ids and theirs, [n - 1][n_top], or NULL. */
+/* [vocab] of the next token, good until the sequence's next call; NULL when no prompt has been read to its end. */
+HH_API const float *hh_sequence_logits(const hh_sequence *s);
+HH_API double hh_sequence_log_probability(const hh_sequence *s, int32_t id); /* of the next token; NaN without logits */
+/* As hh_sequence_prompt, but nothing is reused, and the log-probability of every token of the prompt given those before
+ * it, [n - 1], is returned; freed by the caller. With n_top > 0 also the n_top most likely ids at each place and theirs,
+ * [n - 1][n_top], likeliest first; top_ids and top may be NULL otherwise. */
 HH_API hh_code hh_sequence_score(hh_sequence *s, const int32_t *ids, int64_t n, int64_t n_top, float **log_probability,
                                  int32_t **top_ids, float **top, hh_error *err);
 HH_API int64_t hh_sequence_length(const hh_sequence *s);  /* tokens read */
 HH_API int64_t hh_sequence_context(const hh_sequence *s); /* that fit */
 HH_API int64_t hh_sequence_reused(const hh_sequence *s);  /* of the last prompt, that were not read again */
 
-/* Stops what the sequence is doing, from any thread: the call under way returns HH_ECANCELLED at the end of a chunk. */
+/* Stops what the sequence is doing, from any thread: the prompt being read (at the end of a chunk), or the next step,
+ * returns HH_ECANCELLED. A prompt begun later is not affected. */
 HH_API void hh_sequence_cancel(hh_sequence *s);
 
 /* Called after every chunk of a prompt; returning false cancels. */
 typedef bool hh_progress_fn(void *context, int64_t done, int64_t n);
 HH_API void hh_sequence_on_progress(hh_sequence *s, hh_progress_fn *f, void *context);
 
-/* A sequence as a file, written aside and renamed; and back into a sequence of the same model, whose context it must fit.
- * HH_EFORMAT: damaged; HH_EUNSUPPORTED: of another model. */
+/* A sequence as a file, written aside and renamed; and back into a sequence of the same model and settings.
+ * HH_EFORMAT: damaged; HH_EUNSUPPORTED: of another model; HH_EINVAL: the context is too small (both numbers). */
 HH_API hh_code hh_sequence_save(const hh_sequence *s, const char *path, hh_error *err);
 HH_API hh_code hh_sequence_load(hh_sequence *s, const char *path, hh_error *err);
 
@@ -201,8 +209,8 @@ HH_API hh_code hh_sampler_new(hh_sampler **out, const hh_engine *e, const hh_sam
 HH_API void hh_sampler_free(hh_sampler *s);
 /* Tokens that were not drawn but count for the repetition penalty: the prompt. */
 HH_API void hh_sampler_see(hh_sampler *s, const int32_t *ids, int64_t n);
-/* Draws the next token from logits [vocab] and remembers it. With a grammar: only tokens that can go on, an end token when
- * the text is complete and must not. */
+/* Draws the next token from logits [vocab] and remembers it. With a grammar only tokens that fit are drawn, an end token
+ * only when the text may end there, and it is drawn when nothing else can follow. -1: no token of the vocabulary can. */
 HH_API int32_t hh_sampler_draw(hh_sampler *s, const float *logits);
 
 #ifdef __cplusplus

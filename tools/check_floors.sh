@@ -17,7 +17,9 @@ BEGIN {
     where = $1 ":" $2
     if (!(room in floor)) { print where ": src/" room " has no floor in tools/check_floors.sh"; bad = 1; next }
     if (header == "hydrahead.h") {
-        if (room != "api" && floor[room] < 6) { print where ": the public header is for api/, server/ and cli/"; bad = 1 }
+        if (room != "api" && floor[room] < 6 && $1 != "src/base/status.h") { # which has hh_code and hh_error from there
+            print where ": the public header is for api/, server/ and cli/"; bad = 1
+        }
         next
     }
     if (!(other in floor)) { print where ": \"" header "\" is not named from src/"; bad = 1; next }

@@ -16,7 +16,7 @@ each() { # each FLAGS...: reads paths
     xargs -r -P "$jobs" -n 8 "$compiler" $flags "$@" || bad=1
 }
 sources | grep -v '^src/ops/simd/' | each $mpi
-sources | grep -vE '^src/(ops/simd|cli)/' | each $mpi -DHH_REAL_DOUBLE
+sources | grep -vE '^src/(ops/simd|cli|api|server)/' | each $mpi -DHH_REAL_DOUBLE
 if [ "$(uname -m)" = x86_64 ]; then
     git ls-files 'src/ops/simd/*.c' | each -DHH_ISA=avx2 -mavx2 -mfma -mf16c -mbmi2
     git ls-files 'src/ops/simd/*.c' | each -DHH_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2

@@ -10,18 +10,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static atomic_int guard_depth;
+static _Thread_local int guard_depth; /* another thread may be doing something else */
 
 void hh_guard_begin(void) {
-    atomic_fetch_add(&guard_depth, 1);
+    guard_depth++;
 }
 
 void hh_guard_end(void) {
-    HH_ASSERT(atomic_fetch_sub(&guard_depth, 1) > 0);
+    HH_ASSERT(guard_depth-- > 0);
 }
 
 static void check_guard(void) {
-    HH_ASSERT(atomic_load(&guard_depth) == 0 && "allocation in a guarded section");
+    HH_ASSERT(guard_depth == 0 && "allocation in a guarded section");
 }
 
 static void *or_die(void *p, size_t bytes) {

@@ -9,21 +9,7 @@
 #ifndef HH_BASE_STATUS_H
 #define HH_BASE_STATUS_H
 
-typedef enum hh_code {
-    HH_OK = 0,
-    HH_EINVAL,       /* the caller's words or numbers make no sense */
-    HH_EIO,          /* the system refused: open, read, write, rename */
-    HH_EFORMAT,      /* a file is damaged or not what it says it is */
-    HH_EUNSUPPORTED, /* well formed, but hydrahead would compute something else */
-    HH_ENOMEM,       /* does not fit; the sentence has both numbers */
-    HH_ECANCELLED,   /* the user or the caller asked to stop */
-    HH_ENONFINITE,   /* a value is NaN or infinite; names layer and position */
-} hh_code;
-
-typedef struct hh_error {
-    hh_code code;
-    char text[1000]; /* one sentence without a final newline; "" when code is HH_OK */
-} hh_error;
+#include "hydrahead.h" /* hh_code and hh_error: they are what callers of the library see */
 
 #define HH_PRINTF(f, a) __attribute__((format(printf, f, a)))
 

@@ -18,8 +18,6 @@
 #include "base/options.h"
 #include "tensor/backend.h"
 
-#define HH_VERSION "0.1.0"
-
 typedef int hh_verb_fn(int argc, char **argv);
 
 #define HH_VERB(name) hh_verb_fn hh_cmd_##name;

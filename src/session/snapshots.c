@@ -2,6 +2,7 @@
 #include "session/snapshots.h"
 
 #include "base/filemap.h"
+#include "session/payload.h"
 #include "session/snapshot_tree.h"
 
 #include <dirent.h>
@@ -43,67 +44,6 @@ uint64_t hh_snapshots_key(const hh_model *m, hh_dtype kv_dtype) {
     }
     h = hh_hash64(m->be->name, strlen(m->be->name), h + (uint64_t)m->be->precision);
     return hh_hash64(m->inv_freq, (size_t)(m->config.head_dim / 2) * sizeof *m->inv_freq, h);
-}
-
-/* -- payloads -- */
-
-/* One stretch of a payload: where it stands in a cache. KV rows first, for a part of them may be restored. */
-typedef struct piece {
-    char *at;
-    size_t row_bytes;
-    int64_t rows; /* -1: not by token: states and tails */
-} piece;
-
-typedef void piece_fn(hh_backend *be, const piece *p, size_t offset, void *context);
-
-static void rows_piece(const hh_cache *c, hh_tensor t, int64_t from, int64_t to, piece_fn *each, size_t *at,
-                       void *context) {
-    if (!t.data) return;
-    size_t row = hh_dtype_bytes(t.dtype, hh_tensor_row_count(t));
-    piece p = {(char *)t.data + (size_t)from * row, row, to - from};
-    each(c->be, &p, *at, context);
-    *at += (size_t)p.rows * row;
-}
-
-static void whole_piece(const hh_cache *c, hh_tensor t, piece_fn *each, size_t *at, void *context) {
-    if (!t.data) return;
-    piece p = {t.data, hh_tensor_bytes(t), -1};
-    each(c->be, &p, *at, context);
-    *at += p.row_bytes;
-}
-
-/* Every piece of the snapshot [from, to) in its order; returns the payload's size so far. */
-static size_t walk(const hh_cache *c, int64_t from, int64_t to, piece_fn *each, void *context) {
-    size_t at = 0;
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        rows_piece(c, c->layer[l].k, from, to, each, &at, context);
-        rows_piece(c, c->layer[l].v, from, to, each, &at, context);
-    }
-    for (int64_t l = 0; l < c->n_layers; l++) {
-        whole_piece(c, c->layer[l].state, each, &at, context);
-        for (int i = 0; i < 3; i++) whole_piece(c, c->layer[l].tail[i], each, &at, context);
-    }
-    return at;
-}
-
-static void count_piece(hh_backend *be, const piece *p, size_t offset, void *context) {
-    (void)be, (void)p, (void)offset, (void)context;
-}
-
-static void save_piece(hh_backend *be, const piece *p, size_t offset, void *context) {
-    be->to_host(be, (char *)context + offset, p->at, p->rows < 0 ? p->row_bytes : (size_t)p->rows * p->row_bytes);
-}
-
-typedef struct restoring {
-    const char *payload;
-    int64_t rows; /* of the snapshot that are wanted */
-    bool states;
-} restoring;
-
-static void restore_piece(hh_backend *be, const piece *p, size_t offset, void *context) {
-    const restoring *r = context;
-    if (p->rows < 0 && r->states) be->to_device(be, p->at, r->payload + offset, p->row_bytes);
-    if (p->rows >= 0) be->to_device(be, p->at, r->payload + offset, (size_t)r->rows * p->row_bytes);
 }
 
 /* -- the tree -- */
@@ -230,9 +170,18 @@ static bool load_chain(hh_snapshots *s, hh_snapshot *n) {
 static void restore_chain(hh_snapshots *s, hh_cache *cache, const hh_snapshot *n, int64_t length) {
     if (n == &s->root) return;
     restore_chain(s, cache, n->parent, n->from);
-    restoring r = {.payload = n->payload, .rows = length - n->from, .states = length == n->to};
-    walk(cache, n->from, n->to, restore_piece, &r);
+    hh_payload_restore(cache, n->from, n->to, length, n->payload);
     cache->length = length;
+}
+
+static found find(hh_snapshots *s, const int32_t *ids, int64_t n) {
+    found best = {&s->root, 0};
+    descend(s, &s->root, ids, n, true, &best);
+    return best;
+}
+
+int64_t hh_snapshots_find(hh_snapshots *s, const int32_t *ids, int64_t n) {
+    return find(s, ids, n).length;
 }
 
 void hh_snapshots_restore(hh_snapshots *s, hh_cache *cache, const int32_t *ids, int64_t n, hh_real *logits,
@@ -240,8 +189,7 @@ void hh_snapshots_restore(hh_snapshots *s, hh_cache *cache, const int32_t *ids, 
     found best;
     hh_cache_reset(cache);
     do {
-        best = (found){&s->root, 0};
-        descend(s, &s->root, ids, n < cache->capacity ? n : cache->capacity, true, &best);
+        best = find(s, ids, n < cache->capacity ? n : cache->capacity);
     } while (!load_chain(s, best.node));
     *length = best.length;
     if (best.node == &s->root) return;
@@ -266,7 +214,7 @@ static hh_snapshot *new_node(hh_snapshots *s, hh_snapshot *parent, const hh_cach
                        .hash = hash_ids(ids, cache->length),
                        .ids = hh_alloc((size_t)count * sizeof *ids)};
     memcpy(n->ids, ids + parent->to, (size_t)count * sizeof *ids);
-    n->bytes = walk(cache, n->from, n->to, count_piece, NULL) + logits_bytes;
+    n->bytes = hh_payload_bytes(cache, n->from, n->to) + logits_bytes;
     return n;
 }
 
@@ -291,7 +239,7 @@ void hh_snapshots_add(hh_snapshots *s, const hh_cache *cache, const int32_t *ids
         return;
     }
     n->payload = payload;
-    size_t end = walk(cache, n->from, n->to, save_piece, n->payload);
+    size_t end = hh_payload_save(cache, n->from, n->to, n->payload);
     if (logits) memcpy(n->payload + end, logits, (size_t)s->m->config.vocab * sizeof *logits);
     n->next = at.node->child;
     at.node->child = n;

@@ -40,6 +40,8 @@ void hh_snapshots_free(hh_snapshots *s);
  * reset. */
 void hh_snapshots_restore(hh_snapshots *s, hh_cache *cache, const int32_t *ids, int64_t n, hh_real *logits,
                           int64_t *length);
+/* How much hh_snapshots_restore would find (less when a file turns out to be damaged). */
+int64_t hh_snapshots_find(hh_snapshots *s, const int32_t *ids, int64_t n);
 /* Keeps what the cache holds after ids[0, cache->length). `logits` [V], host memory, or NULL; a position that is no
  * multiple of 64 is kept only with logits. What does not fit the memory is silently not kept. */
 void hh_snapshots_add(hh_snapshots *s, const hh_cache *cache, const int32_t *ids, const hh_real *logits);

@@ -134,6 +134,8 @@ typedef struct stack_set {
 struct hh_grammar_state {
     const hh_grammar *g;
     stack_set now, work[2];
+    stack_set *path; /* [n_path] behind each byte of a walk over many texts */
+    size_t n_path;
     cell *bucket[BUCKETS];
     block *blocks;
     int32_t used; /* cells of the newest block */
@@ -227,6 +229,8 @@ void hh_grammar_state_free(hh_grammar_state *s) {
     hh_free(s->now.top);
     hh_free(s->work[0].top);
     hh_free(s->work[1].top);
+    for (size_t i = 0; i < s->n_path; i++) hh_free(s->path[i].top);
+    hh_free(s->path);
     hh_free(s);
 }
 
@@ -242,6 +246,39 @@ bool hh_grammar_take(hh_grammar_state *s, const char *bytes, size_t n) {
     s->now = *to;
     *to = old;
     return true;
+}
+
+static size_t common_bytes(hh_grammar_text a, hh_grammar_text b) {
+    const size_t most = a.n < b.n ? a.n : b.n;
+    size_t n = 0;
+    while (n < most && a.bytes[n] == b.bytes[n]) n++;
+    return n;
+}
+
+/* Room for a set behind each of `depth` bytes. */
+static void deepen(hh_grammar_state *s, size_t depth) {
+    if (depth <= s->n_path) return;
+    s->path = hh_realloc(s->path, depth * sizeof *s->path);
+    memset(s->path + s->n_path, 0, (depth - s->n_path) * sizeof *s->path);
+    s->n_path = depth;
+}
+
+void hh_grammar_fit_sorted(hh_grammar_state *s, const hh_grammar_text *text, int64_t n, bool *fits) {
+    size_t alive = 0; /* bytes of the text before that the grammar took; path[i] is behind byte i */
+    for (int64_t t = 0; t < n; t++) {
+        const size_t common = t ? common_bytes(text[t - 1], text[t]) : 0;
+        fits[t] = false;
+        if (common > alive) continue; /* fails where the one before did */
+        alive = common;
+        deepen(s, text[t].n);
+        while (alive < text[t].n) {
+            stack_set *to = &s->path[alive];
+            step(s, alive ? &s->path[alive - 1] : &s->now, to, (uint8_t)text[t].bytes[alive]);
+            if (!to->n && !(to->end && alive + 1 == text[t].n)) break;
+            alive++;
+        }
+        fits[t] = text[t].n > 0 && alive == text[t].n;
+    }
 }
 
 bool hh_grammar_may_end(const hh_grammar_state *s) {

@@ -25,6 +25,13 @@ void hh_grammar_state_free(hh_grammar_state *s);
 bool hh_grammar_fits(hh_grammar_state *s, const char *bytes, size_t n);
 /* They come. False, and the state stays, when they do not fit. */
 bool hh_grammar_take(hh_grammar_state *s, const char *bytes, size_t n);
+/* The same for n texts sorted by their bytes (as memcmp, a shorter one first), into fits [n]: what they begin with alike
+ * is walked once. An empty text does not fit. */
+typedef struct hh_grammar_text {
+    const char *bytes;
+    size_t n;
+} hh_grammar_text;
+void hh_grammar_fit_sorted(hh_grammar_state *s, const hh_grammar_text *text, int64_t n, bool *fits);
 bool hh_grammar_may_end(const hh_grammar_state *s);
 bool hh_grammar_must_end(const hh_grammar_state *s); /* nothing can follow */
 

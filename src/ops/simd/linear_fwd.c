@@ -137,14 +137,14 @@ static void multiply(job *j, bool half) {
 
 void HH_SIMD_NAME(linear_fwd)(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate) {
     hh_linear_check(y, x, w);
-    if (be->decoding && x.dim[0] <= HH_FEW_TOKENS) {
-        HH_SIMD_NAME(linear_few)(be, y, x, w, accumulate);
-        return;
-    }
-    const bool half = hh_linear_wants_half(be, w);
-    const int64_t T = x.dim[0], step = tokens_that_fit(be, w, T, half);
+    const bool half = !be->decoding && hh_linear_wants_half(be, w);
+    const int64_t T = x.dim[0], step = be->decoding ? HH_FEW_TOKENS : tokens_that_fit(be, w, T, half);
     for (int64_t t = 0; t < T; t += step) {
         const int64_t end = t + step < T ? t + step : T;
+        if (be->decoding) {
+            HH_SIMD_NAME(linear_few)(be, hh_tensor_rows(y, t, end), hh_tensor_rows(x, t, end), w, accumulate);
+            continue;
+        }
         job j = {
             .be = be, .y = hh_tensor_rows(y, t, end), .x = hh_tensor_rows(x, t, end), .w = w, .accumulate = accumulate};
         multiply(&j, half);

@@ -6,8 +6,9 @@
 #include "ops/linear.h"
 #include "ops/simd/simd.h"
 
-/* While decoding, up to this many tokens weights are read once and multiplied as they are stored. */
-#define HH_FEW_TOKENS 6
+/* While decoding, weights are multiplied as they are stored, and read once for this many tokens. All of them go this way,
+ * few or many: a sequence's result must not depend on which others are decoded with it. */
+#define HH_FEW_TOKENS 64
 
 /* F1 for few tokens. */
 void HH_SIMD_NAME(linear_few)(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate);
