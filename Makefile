@@ -145,6 +145,11 @@ $(BUILD)/libhydrahead.a: $(LIB_OBJ) $(CU_OBJ)
 	@rm -f $@
 	$(call SAY,AR)ar rcs $@ $^
 
+# The interface of include/hydrahead.h alone is visible; its number is HH_API_VERSION.
+SONAME := libhydrahead.so.1
+$(BUILD)/libhydrahead.so: $(LIB_OBJ) $(CU_OBJ)
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--exclude-libs,ALL $^ $(LDLIBS) -o $@
+
 $(BUILD)/libhydrahead_double.a: $(DBL_OBJ)
 	@rm -f $@
 	$(call SAY,AR)ar rcs $@ $^
@@ -170,7 +175,7 @@ $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%): $(BUILD)/tests/%: tests/%.c $(DBL_SUPP
 	@mkdir -p $(@D)
 	$(call SAY,LD)$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) $(LDFLAGS) $< $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a -lcmocka $(LDLIBS) -o $@
 
-tests: program $(TEST_BIN)
+tests: program $(BUILD)/libhydrahead.so $(TEST_BIN)
 
 test: deps
 	@$(SUBMAKE) tests
@@ -242,7 +247,8 @@ models:
 	@tools/get_models.sh
 
 install: all
-	@HYDRAHEAD=$(BUILD)/hydrahead tools/install.sh "$(DESTDIR)" "$(PREFIX)"
+	@$(SUBMAKE) $(BUILD)/libhydrahead.so
+	@HYDRAHEAD=$(BUILD)/hydrahead LIBS="$(LDLIBS)" tools/install.sh "$(DESTDIR)" "$(PREFIX)"
 
 help:
 	@echo "make              the program, build/hydrahead"
@@ -256,7 +262,7 @@ help:
 	@echo "make models       downloads SmolLM2-135M-Instruct (98 MB) to models/smollm2"
 	@echo "make format       clang-format over all sources"
 	@echo "make docs         docs/VERBS.md from the option tables"
-	@echo "make install      program, man pages, completion; PREFIX=$(PREFIX), DESTDIR="
+	@echo "make install      program, library, header, man pages, completion; PREFIX=$(PREFIX), DESTDIR="
 	@echo "make clean        removes every build"
 
 clean:

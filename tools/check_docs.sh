@@ -5,7 +5,7 @@ h=${HYDRAHEAD:-build/hydrahead}
 bad=0
 say() { echo "$*"; bad=1; }
 tools/make_verbs.sh | cmp -s - docs/VERBS.md || say "docs/VERBS.md is out of date: run make docs"
-options=" $(for verb in $("$h" help --verbs); do "$h" help --options "$verb"; done | sort -u | tr '\n' ' ')--man --verbs --options --examples --version "
+options=" $(for verb in $("$h" help --verbs); do "$h" help --options "$verb"; done | sort -u | tr '\n' ' ')--man --verbs --options --table --examples --version "
 for verb in $("$h" help --verbs); do
     [ -n "$("$h" help --examples "$verb")" ] || say "$verb has no example"
     if command -v mandoc >/dev/null; then

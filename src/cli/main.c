@@ -21,7 +21,27 @@ static const verb verbs[] = {
 enum { N_VERBS = sizeof verbs / sizeof verbs[0] };
 
 /* What hh_cli_parse prints of a table when a verb is called with --help. */
-static enum { SHOW_HELP, SHOW_MAN, SHOW_SUMMARY, SHOW_ROFF_SUMMARY, SHOW_OPTIONS, SHOW_EXAMPLES } show = SHOW_HELP;
+static enum {
+    SHOW_HELP,
+    SHOW_MAN,
+    SHOW_SUMMARY,
+    SHOW_ROFF_SUMMARY,
+    SHOW_OPTIONS,
+    SHOW_TABLE,
+    SHOW_EXAMPLES
+} show = SHOW_HELP;
+
+/* "verb, summary", then a line an option, "name, letter, argument, choices, help" behind a tab, all between tabs. */
+static void add_table(hh_buf *text, const hh_command *c) {
+    hh_buf_printf(text, "%s\t%s\n", c->verb, c->summary);
+    for (const hh_option *o = c->options; o->name; o++) {
+        const char letter[] = {o->letter, 0}, *argument = o->kind == HH_OPTION_FLAG ? "" : "WORD";
+        if (o->argument) argument = o->argument;
+        hh_buf_printf(text, "\t%s\t%s\t%s\t%s\t", o->name, letter, argument, o->choices ? o->choices : "");
+        for (const char *h = o->help; *h; h++) hh_buf_add(text, *h == '\n' || *h == '\t' ? " " : h, 1);
+        hh_buf_puts(text, "\n");
+    }
+}
 
 static void print_table(const hh_command *c) {
     hh_buf text = {0};
@@ -41,6 +61,9 @@ static void print_table(const hh_command *c) {
     case SHOW_OPTIONS:
         for (const hh_option *o = c->options; o->name; o++) hh_buf_printf(&text, "--%s\n", o->name);
         hh_buf_puts(&text, "--help\n");
+        break;
+    case SHOW_TABLE:
+        add_table(&text, c);
         break;
     case SHOW_EXAMPLES:
         hh_buf_printf(&text, "%s\n", c->example ? c->example : "");
@@ -140,7 +163,7 @@ static int print_version(void) {
     return hh_cli_done();
 }
 
-/* help [--man|--options|--examples] [VERB]; --verbs prints the bare names, for scripts and completion. */
+/* help [--man|--options|--table|--examples] [VERB]; --verbs prints the bare names, for scripts and completion. */
 static int run_help(int argc, char **argv) {
     const char *name = NULL;
     for (int i = 0; i < argc; i++) {
@@ -148,13 +171,15 @@ static int run_help(int argc, char **argv) {
             show = SHOW_MAN;
         else if (strcmp(argv[i], "--options") == 0)
             show = SHOW_OPTIONS;
+        else if (strcmp(argv[i], "--table") == 0)
+            show = SHOW_TABLE;
         else if (strcmp(argv[i], "--examples") == 0)
             show = SHOW_EXAMPLES;
         else if (strcmp(argv[i], "--verbs") == 0) {
             for (int v = 0; v < N_VERBS; v++) puts(verbs[v].name);
             return hh_cli_done();
         } else if (argv[i][0] == '-' || name) {
-            fprintf(stderr, "hydrahead: help takes one verb, and --man, --options, --examples or --verbs\n");
+            fprintf(stderr, "hydrahead: help takes one verb, and --man, --options, --table, --examples or --verbs\n");
             return 2;
         } else {
             name = argv[i];

@@ -116,12 +116,39 @@ static void long_texts_stay_cheap(void **unused) {
     hh_grammar_free(g);
 }
 
+/* Many texts at once fit as each alone does, wherever the grammar stands. */
+static void many_texts_at_once(void **unused) {
+    (void)unused;
+    static const char *const sorted[] = {
+        "",    "\"", "\"a\"", "\"a\": ", "\"a\": 1", "\"a\": 1}", "\"a\": 1}}", ",",   ", \"",      "12", "12x", "1}",
+        "1}}", "a",  "ab\"",  "t",       "true",     "trux",      "{",          "{\"", "{\"a\": [", "{{", "}",   "} "};
+    enum { N = sizeof sorted / sizeof *sorted };
+    hh_grammar_text texts[N];
+    bool fits[N];
+    hh_grammar *g;
+    for (int i = 0; i < N; i++) texts[i] = (hh_grammar_text){sorted[i], strlen(sorted[i])};
+    for (int i = 1; i < N; i++) assert_true(strcmp(sorted[i - 1], sorted[i]) < 0);
+    assert_int_equal(hh_grammar_from_schema(&g, NULL, &err), HH_OK);
+    hh_grammar_state *s = hh_grammar_start(g);
+    for (const char *c = "{\"a\": {\"b\": 1}}"; *c; c++) {
+        hh_grammar_fit_sorted(s, texts, N, fits);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(fits[i], texts[i].n > 0 && hh_grammar_fits(s, sorted[i], texts[i].n));
+        assert_true(hh_grammar_take(s, c, 1));
+    }
+    hh_grammar_fit_sorted(s, texts, N, fits); /* behind the end nothing fits */
+    for (int i = 0; i < N; i++) assert_false(fits[i]);
+    hh_grammar_state_free(s);
+    hh_grammar_free(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_objects),
         cmocka_unit_test(schemas),
         cmocka_unit_test(what_cannot_be_said_is_refused),
         cmocka_unit_test(long_texts_stay_cheap),
+        cmocka_unit_test(many_texts_at_once),
     };
     return cmocka_run_group_tests_name("grammar", tests, NULL, NULL);
 }
