@@ -7,11 +7,11 @@ case $1 in
 zsh)
     tables | awk -F '\t' '
     function quoted(s) { gsub(/\047/, "\047\\\047\047", s); return s }
-    function plain(s) { gsub(/[][:\\]/, "\\\\&", s); return quoted(s) }
+    function plain(s) { gsub(/\\/, "\\\\&", s); gsub(/\[/, "\\[", s); gsub(/\]/, "\\]", s); gsub(/:/, "\\:", s); return quoted(s) }
     BEGIN { print "#compdef hydrahead\n# Made by tools/make_completion.sh from the option tables." }
     $1 != "" { n++; verb[n] = $1; summary[n] = $2; next }
     {
-        what = $5 != "" ? "(" $5 ")" : "_files"; gsub(/\|/, " ", what)
+        what = $5 != "" ? "(" $5 ")" : $4 == "N" || $4 == "X" ? " " : "_files"; gsub(/\|/, " ", what)
         value = $4 == "" ? "" : ":" plain($4) ":" what
         both = $3 == "" ? "\047--" $2 : "\047(-" $3 " --" $2 ")\047{-" $3 ",--" $2 "}\047"
         options[n] = options[n] " \\\n            " both "[" plain($6) "]" value "\047"
@@ -27,7 +27,7 @@ zsh)
     }' ;;
 fish)
     tables | awk -F '\t' '
-    function quoted(s) { gsub(/[\047\\]/, "\\\\&", s); return "\047" s "\047" }
+    function quoted(s) { gsub(/\\/, "\\\\&", s); gsub(/\047/, "\\\\&", s); return "\047" s "\047" }
     BEGIN {
         print "# Made by tools/make_completion.sh from the option tables."
         first = "complete -c hydrahead -f -n __fish_use_subcommand -a "

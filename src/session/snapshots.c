@@ -36,8 +36,9 @@ static uint64_t add_file(uint64_t h, const char *path) {
 
 uint64_t hh_snapshots_key(const hh_model *m, hh_dtype kv_dtype) {
     static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
-    uint64_t h = add_file((uint64_t)kv_dtype + 1, m->path);
-    for (size_t i = 0; i < sizeof files / sizeof *files && hh_is_directory(m->path); i++) {
+    const bool folder = hh_is_directory(m->path); /* whose own date says nothing of the model */
+    uint64_t h = folder ? (uint64_t)kv_dtype + 1 : add_file((uint64_t)kv_dtype + 1, m->path);
+    for (size_t i = 0; i < sizeof files / sizeof *files && folder; i++) {
         char *file = hh_path_join(m->path, files[i]);
         h = add_file(h + i, file);
         hh_free(file);

@@ -116,8 +116,10 @@ static void test_what_makes_no_sense_is_refused(void **state) {
                    "1073741824");
     assert_refused(hh_sampler_new(&s, nano, &(hh_sampler_options){.bias = &nan, .n_bias = 1}, &err), HH_EINVAL, "nan");
     assert_refused(hh_sampler_new(&s, nano, &(hh_sampler_options){.json_schema = "{"}, &err), HH_EFORMAT, "JSON");
-    assert_refused(hh_sampler_new(&s, nano, &(hh_sampler_options){.json_schema = "{\"format\":\"date\"}"}, &err),
-                   HH_EUNSUPPORTED, "format");
+    assert_refused(hh_sampler_new(&s, nano,
+                                  &(hh_sampler_options){.json_schema = "{\"type\":\"string\",\"pattern\":\"a+\"}"},
+                                  &err),
+                   HH_EUNSUPPORTED, "pattern");
     assert_null(s);
 }
 
