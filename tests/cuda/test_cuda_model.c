@@ -64,6 +64,14 @@ static void sessions(void **unused) {
     }
 }
 
+/* In float32 the same tokens as on the CPU; in bf16 the same ones every time. */
+static void several_sequences(void **unused) {
+    (void)unused;
+    if (!gpu) skip();
+    for (int i = 0; i < N_MODELS; i += 3)
+        expect_equal("tokens", models[i], whole_answers(gpu, models[i]), whole_answers(exact() ? cpu : gpu, models[i]));
+}
+
 static void gradients(void **unused) {
     (void)unused;
     if (!gpu) skip();
@@ -149,8 +157,10 @@ static int close_both(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nano),      cmocka_unit_test(logits),   cmocka_unit_test(sessions),
-        cmocka_unit_test(gradients), cmocka_unit_test(training), cmocka_unit_test(probing),
+        cmocka_unit_test(nano),      cmocka_unit_test(logits),
+        cmocka_unit_test(sessions),  cmocka_unit_test(several_sequences),
+        cmocka_unit_test(gradients), cmocka_unit_test(training),
+        cmocka_unit_test(probing),
     };
     setvbuf(stdout, NULL, _IOLBF, 0); /* what came out before a crash is worth knowing */
     hh_progress_silence(true);

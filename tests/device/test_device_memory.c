@@ -34,6 +34,7 @@ static void logits_and_sessions(void **unused) {
     }
     expect_same("bf16 cache", whole_session(far, "hybrid_default", HH_DTYPE_BF16),
                 whole_session(cpu, "hybrid_default", HH_DTYPE_BF16));
+    expect_same("several sequences", whole_answers(far, "hybrid_default"), whole_answers(cpu, "hybrid_default"));
     assert_true(mock_recordings(far) > 10);
 }
 

@@ -5,7 +5,7 @@
 
 #include "probe/prober.h"
 #include "probe/random_model.h"
-#include "session/session.h"
+#include "session/many.h"
 #include "support/zoo.h"
 #include "tensor/mirror.h"
 #include "train/state.h"
@@ -73,6 +73,35 @@ static inline numbers whole_session(hh_backend *be, const char *name, hh_dtype k
         numbers_add(&out, hh_session_logits(s), m->config.vocab);
     }
     hh_session_free(s);
+    hh_free(ids);
+    hh_model_close(m);
+    return out;
+}
+
+static inline bool whole_take(void *context, int32_t id) {
+    hh_real x = (hh_real)id;
+    numbers_add(context, &x, 1);
+    return true;
+}
+
+/* Tokens that three prompts of a case are answered with when they are answered at once. */
+static inline numbers whole_answers(hh_backend *be, const char *name) {
+    int64_t n;
+    hh_many *many;
+    numbers made[3] = {{0}}, out = {0};
+    hh_model *m = zoo_open(be, name, HH_LOAD_STORED);
+    int32_t *ids = zoo_ids(zoo_case(name), &n);
+    hh_request r[3];
+    for (int i = 0; i < 3; i++)
+        r[i] = (hh_request){
+            .ids = ids + i, .n = n / (i + 1) - i, .max_new = 12, .on_token = whole_take, .context = &made[i]};
+    assert_ok(hh_many_new(&many, m, 3, n + 12, be->activation, &err));
+    assert_ok(hh_many_answer(many, r, 3, NULL, 0, &err));
+    for (int i = 0; i < 3; i++) {
+        numbers_add(&out, made[i].x, made[i].n);
+        hh_free(made[i].x);
+    }
+    hh_many_free(many);
     hh_free(ids);
     hh_model_close(m);
     return out;
