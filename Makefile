@@ -24,11 +24,11 @@ VARIANT := $(if $(findstring clang,$(CC)),-clang)$(if $(SAN),-$(SAN))$(if $(HOST
 BUILD   ?= build$(VARIANT)
 PREFIX  ?= /usr/local
 
-PACKAGES := libdnnl-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libcmocka-dev pkg-config
+PACKAGES := libdnnl-dev libjansson-dev libmicrohttpd-dev libpcre2-dev libutf8proc-dev zlib1g-dev libcmocka-dev pkg-config
 CLANG_PACKAGES := clang libomp-dev
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 CHECK_PACKAGES := $(CLANG_PACKAGES) clang-format
-LIBS     := jansson libpcre2-8 libutf8proc zlib
+LIBS     := jansson libmicrohttpd libpcre2-8 libutf8proc zlib
 
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes \
            -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),-Wno-string-conversion) $(if $(WERROR),-Werror)
@@ -83,7 +83,7 @@ LIB_SRC := $(filter-out src/cli/% src/ops/simd/% $(if $(MPI),,src/tensor/comm_mp
 SIMD_SRC := $(filter src/ops/simd/%,$(SRC))
 CLI_SRC := $(filter src/cli/%,$(SRC))
 
-LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) $(foreach i,$(ISAS),$(SIMD_SRC:src/%.c=$(BUILD)/obj/$(i)/%.o))
+LIB_OBJ := $(LIB_SRC:src/%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/server/chat_page.o $(foreach i,$(ISAS),$(SIMD_SRC:src/%.c=$(BUILD)/obj/$(i)/%.o))
 DBL_OBJ := $(patsubst src/%.c,$(BUILD)/dbl/%.o,$(filter-out src/api/% src/server/%,$(LIB_SRC)))
 CLI_OBJ := $(CLI_SRC:src/%.c=$(BUILD)/obj/%.o)
 
@@ -120,6 +120,16 @@ deps:
 	@tools/install_deps.sh $(PACKAGES) $(if $(SAN)$(findstring clang,$(CC)),$(CLANG_PACKAGES)) $(if $(MPI),$(MPI_PACKAGES))
 
 $(BUILD)/obj/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(call SAY,CC)$(CC) $(ALL_CFLAGS) -c $< -o $@
+
+# The chat page as bytes in the program.
+$(BUILD)/gen/chat_page.c: src/server/chat.html
+	@mkdir -p $(@D)
+	@{ echo '#include "server/chat_page.h"'; echo 'const unsigned char hh_chat_page[] = {'; od -An -v -tu1 $< | sed 's/ *\([0-9][0-9]*\)/\1,/g'; \
+	   echo '};'; echo 'const size_t hh_chat_page_size = sizeof hh_chat_page;'; } > $@
+
+$(BUILD)/obj/server/chat_page.o: $(BUILD)/gen/chat_page.c
 	@mkdir -p $(@D)
 	$(call SAY,CC)$(CC) $(ALL_CFLAGS) -c $< -o $@
 

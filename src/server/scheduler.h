@@ -1,0 +1,48 @@
+/* The thread that computes: which answers are being read or made, a chunk and a step at a time. */
+#ifndef HH_SERVER_SCHEDULER_H
+#define HH_SERVER_SCHEDULER_H
+
+#include "server/job.h"
+#include "server/server.h"
+
+#include <pthread.h>
+
+typedef struct hh_server_stats {
+    int64_t requests, refused, cancelled, failed, finished;
+    int64_t prompt_tokens, cached_tokens, made_tokens;
+    double busy_seconds;
+} hh_server_stats;
+
+typedef struct hh_scheduler {
+    hh_engine *engine;
+    const hh_server_options *o;
+    pthread_mutex_t lock;
+    pthread_cond_t wanted; /* there is something to do */
+    /* under the lock */
+    hh_job *arrived, **arrived_end;
+    int64_t n_under_way;
+    bool stopping; /* take nothing new; end when nothing is left */
+    hh_server_stats stats;
+    /* the computing thread's own */
+    hh_job *jobs;       /* admitted, oldest first */
+    hh_sequence **slot; /* [slots], made when first needed */
+    hh_answer **answer; /* [slots] who has it, or NULL */
+    int64_t turn;       /* whose chunk is read next */
+    hh_sequence **step; /* [slots] work: the sequences of a step */
+    hh_answer **step_of;
+    int32_t *step_id;
+    hh_code *step_code;
+    double *top; /* [20] */
+} hh_scheduler;
+
+void hh_scheduler_init(hh_scheduler *s, hh_engine *e, const hh_server_options *o);
+void hh_scheduler_release(hh_scheduler *s);
+/* Hands a job over (the scheduler takes a reference). False: the queue is full, or the server is stopping. */
+bool hh_scheduler_take(hh_scheduler *s, hh_job *j);
+/* Wakes whoever sends the job's bytes. Under the lock. */
+void hh_job_wake(hh_job *j); /* http.c */
+/* Computes until hh_scheduler_stop, and then until nothing is left. */
+void hh_scheduler_run(hh_scheduler *s);
+void hh_scheduler_stop(hh_scheduler *s);
+
+#endif
