@@ -157,8 +157,8 @@ $(BUILD)/libhydrahead.a: $(LIB_OBJ) $(CU_OBJ)
 
 # The interface of include/hydrahead.h alone is visible; its number is HH_API_VERSION.
 SONAME := libhydrahead.so.1
-$(BUILD)/libhydrahead.so: $(LIB_OBJ) $(CU_OBJ)
-	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--exclude-libs,ALL $^ $(LDLIBS) -o $@
+$(BUILD)/libhydrahead.so: $(filter-out $(BUILD)/obj/server/%,$(LIB_OBJ)) $(CU_OBJ)
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--exclude-libs,ALL $^ $(filter-out -lmicrohttpd,$(LDLIBS)) -o $@
 
 $(BUILD)/libhydrahead_double.a: $(DBL_OBJ)
 	@rm -f $@

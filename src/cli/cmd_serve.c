@@ -94,7 +94,8 @@ static const hh_command command = {
 /* The lines of a file, without blank ones; they point into text. */
 static hh_code read_keys(hh_words *keys, hh_buf *text, hh_error *err) {
     HH_TRY(hh_file_read(key_file, (size_t)1 << 20, text, err));
-    for (char *line = strtok(text->data, "\r\n"); line; line = strtok(NULL, "\r\n")) {
+    char *rest = NULL;
+    for (char *line = strtok_r(text->data, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
         if (!*line) continue;
         keys->word = hh_realloc(keys->word, (size_t)(keys->n + 1) * sizeof *keys->word);
         keys->word[keys->n++] = line;
