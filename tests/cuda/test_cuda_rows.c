@@ -236,9 +236,7 @@ static path_twins make_path(const input_case *c, int64_t n_spans, bool value) {
     return p;
 }
 
-hh_mixer_inputs_fwd_fn hh_mixer_inputs_fused_cuda;
-
-static void check_inputs(const input_case *c, const hh_span *span, int64_t n_spans, hh_mixer_inputs_fwd_fn *inputs) {
+static void check_inputs(const input_case *c, const hh_span *span, int64_t n_spans) {
     twin_reset();
     const int n = c->conv ? 3 : 2;
     path_twins p[3];
@@ -262,7 +260,7 @@ static void check_inputs(const input_case *c, const hh_span *span, int64_t n_spa
                                          .scale = i ? 1 : 0.125};
         if (c->gates)
             in.g = ON(g), in.beta = ON(beta), in.a = ON(a), in.b = ON(b), in.A_log = ON(A_log), in.dt_bias = ON(dt);
-        (side ? inputs : BE->ops->mixer_inputs_fwd)(BE, &in, span, n_spans);
+        BE->ops->mixer_inputs_fwd(BE, &in, span, n_spans);
     }
     for (int i = 0; i < n; i++) {
         assert_twins(p[i].y);
@@ -276,7 +274,7 @@ static void check_inputs(const input_case *c, const hh_span *span, int64_t n_spa
     assert_twins(beta);
 }
 
-static void mixer_inputs_with(hh_mixer_inputs_fwd_fn *inputs) {
+static void mixer_inputs(void) {
     const hh_span one[] = {{0, 67, 0}}, single[] = {{0, 1, 4}, {1, 2, 0}, {2, 3, 9}};
     const hh_span many[] = {{0, 3, 0},  {3, 3, 0},   {3, 4, 2},   {4, 8, 0},
                             {8, 25, 1}, {25, 41, 0}, {41, 41, 0}, {41, 60, 0}};
@@ -312,20 +310,12 @@ static void mixer_inputs_with(hh_mixer_inputs_fwd_fn *inputs) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         input_case c = cases[i];
         c.T = 67;
-        check_inputs(&c, one, 1, inputs);
+        check_inputs(&c, one, 1);
         c.T = 60;
-        check_inputs(&c, many, 8, inputs);
+        check_inputs(&c, many, 8);
         c.T = 3;
-        check_inputs(&c, single, 3, inputs);
+        check_inputs(&c, single, 3);
     }
-}
-
-static void mixer_inputs(void) {
-    mixer_inputs_with(tw.gpu->ops->mixer_inputs_fwd);
-}
-
-static void fused_inputs(void) {
-    mixer_inputs_with(hh_mixer_inputs_fused_cuda);
 }
 
 /* -- gates -- */
@@ -480,7 +470,6 @@ IN_BOTH_TYPES(head_weights)
 IN_BOTH_TYPES(rope)
 IN_BOTH_TYPES(conv)
 IN_BOTH_TYPES(mixer_inputs)
-IN_BOTH_TYPES(fused_inputs)
 IN_BOTH_TYPES(gates)
 IN_BOTH_TYPES(activations)
 IN_BOTH_TYPES(views_of_one_buffer)
@@ -489,19 +478,12 @@ IN_BOTH_TYPES(optimizer)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rmsnorm_is_the_cpus),
-        cmocka_unit_test(l2norm_is_the_cpus),
-        cmocka_unit_test(headnorm_is_the_cpus),
-        cmocka_unit_test(head_weights_is_the_cpus),
-        cmocka_unit_test(rope_is_the_cpus),
-        cmocka_unit_test(conv_is_the_cpus),
-        cmocka_unit_test(gates_is_the_cpus),
-        cmocka_unit_test(activations_is_the_cpus),
-        cmocka_unit_test(losses_is_the_cpus),
-        cmocka_unit_test(optimizer_is_the_cpus),
-        cmocka_unit_test(mixer_inputs_is_the_cpus),
-        cmocka_unit_test(fused_inputs_is_the_cpus),
-        cmocka_unit_test(views_of_one_buffer_is_the_cpus),
+        cmocka_unit_test(rmsnorm_is_the_cpus),      cmocka_unit_test(l2norm_is_the_cpus),
+        cmocka_unit_test(headnorm_is_the_cpus),     cmocka_unit_test(head_weights_is_the_cpus),
+        cmocka_unit_test(rope_is_the_cpus),         cmocka_unit_test(conv_is_the_cpus),
+        cmocka_unit_test(gates_is_the_cpus),        cmocka_unit_test(activations_is_the_cpus),
+        cmocka_unit_test(losses_is_the_cpus),       cmocka_unit_test(optimizer_is_the_cpus),
+        cmocka_unit_test(mixer_inputs_is_the_cpus), cmocka_unit_test(views_of_one_buffer_is_the_cpus),
     };
     return cmocka_run_group_tests_name("cuda row-wise ops", tests, NULL, NULL);
 }

@@ -1,10 +1,6 @@
 /* Gated activations on the GPU; equations in ops/activation.h. A thread has 8 numbers of every tensor. */
 #include "ops/cuda/rows.h"
 
-static __device__ __forceinline__ float sigmoid(float x) {
-    return 1.0f / (1.0f + expf(-x)); /* 0 and 1 in the tails: expf gives infinity or 0 */
-}
-
 template <typename T, int V>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     sigmoid_gate_forward(hh_view<T> y, hh_view<const T> x, hh_view<const T> z, int64_t rows, int64_t n) {
@@ -13,7 +9,7 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     hh_load_pack(a, x.p + at.row * x.stride + at.column, at.n);
     hh_load_pack(b, z.p + at.row * z.stride + at.column, at.n);
 #pragma unroll
-    for (int i = 0; i < V; i++) a[i] *= sigmoid(b[i]); /* F1 */
+    for (int i = 0; i < V; i++) a[i] *= hh_sigmoid(b[i]); /* F1 */
     hh_store_pack(y.p + at.row * y.stride + at.column, a, at.n);
 }
 
@@ -28,7 +24,7 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     hh_load_pack(d, dy.p + at.row * dy.stride + at.column, at.n);
 #pragma unroll
     for (int i = 0; i < V; i++) { /* B1 */
-        const float s = sigmoid(b[i]);
+        const float s = hh_sigmoid(b[i]);
         b[i] = d[i] * a[i] * s * (1.0f - s);
         a[i] = d[i] * s;
     }
@@ -44,7 +40,7 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     hh_load_pack(a, gate.p + at.row * gate.stride + at.column, at.n);
     hh_load_pack(b, up.p + at.row * up.stride + at.column, at.n);
 #pragma unroll
-    for (int i = 0; i < V; i++) a[i] = a[i] * sigmoid(a[i]) * b[i]; /* F2 */
+    for (int i = 0; i < V; i++) a[i] = a[i] * hh_sigmoid(a[i]) * b[i]; /* F2 */
     hh_store_pack(y.p + at.row * y.stride + at.column, a, at.n);
 }
 
@@ -59,7 +55,7 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     hh_load_pack(d, dy.p + at.row * dy.stride + at.column, at.n);
 #pragma unroll
     for (int i = 0; i < V; i++) { /* B2 */
-        const float s = sigmoid(a[i]), u = b[i];
+        const float s = hh_sigmoid(a[i]), u = b[i];
         b[i] = d[i] * a[i] * s;
         a[i] = d[i] * u * s * (1.0f + a[i] * (1.0f - s));
     }

@@ -4,7 +4,6 @@
 #include "ops/cuda/spans.cuh"
 
 extern "C" {
-#include "base/memory.h"
 #include "ops/conv.h"
 }
 
@@ -12,7 +11,6 @@ extern "C" {
 #define TAIL  (HH_CONV_WIDTH - 1)
 #define BLOCK 64 /* threads: channels are few */
 #define CHUNK 8  /* rows of a thread, forward */
-#define FEW   8  /* spans whose tails are listed on the stack */
 
 /* w of V channels from c on; zeros beyond N. */
 template <int V>
@@ -140,19 +138,6 @@ static bool is_taps(hh_tensor w, int64_t N) {
     return hh_is_f32(w) && w.dim[0] == N && hh_tensor_row_count(w) == W;
 }
 
-/* The tails' addresses on the card; all have one stride. */
-static float *const *list_tails(hh_backend *be, const hh_tensor *tail, int64_t n_spans, int64_t N) {
-    float *few[FEW], **all = n_spans <= FEW ? few : (float **)hh_alloc_unguarded((size_t)n_spans * sizeof(float *));
-    for (int64_t s = 0; s < n_spans; s++) {
-        HH_ASSERT(hh_is_f32(tail[s]) && tail[s].dim[0] == TAIL && hh_tensor_row_count(tail[s]) == N);
-        HH_ASSERT(tail[s].stride == tail[0].stride);
-        all[s] = (float *)tail[s].data;
-    }
-    float *const *list = hh_cuda_list<float *>(be, all, n_spans);
-    if (all != few) hh_free(all);
-    return list;
-}
-
 extern "C" void hh_conv_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor x, hh_tensor w, const hh_tensor *tail,
                                  const hh_span *span, int64_t n_spans) {
     const int64_t N = hh_tensor_row_count(x);
@@ -161,7 +146,7 @@ extern "C" void hh_conv_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor x, hh_te
     if (!n_spans) return;
     const size_t bytes = 4 * hh_dtype_bytes(be->activation, 1);
     const bool packed = hh_is_packed(x, bytes) && hh_is_packed(y, bytes);
-    float *const *tails = tail ? list_tails(be, tail, n_spans, N) : NULL;
+    float *const *tails = tail ? hh_cuda_list_tails(be, tail, n_spans, N) : NULL;
     const hh_span *spans = hh_cuda_list(be, span, n_spans);
     HH_CUDA_BY_TYPE(
         be->activation, T,

@@ -1,13 +1,6 @@
 /* The gates of Gated DeltaNet on the GPU; equations in ops/gates.h. */
 #include "ops/cuda/rows.h"
 
-static __device__ __forceinline__ float sigmoid(float x) {
-    return 1.0f / (1.0f + expf(-x));
-}
-static __device__ __forceinline__ float softplus(float x) {
-    return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-}
-
 template <typename T>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     gates_forward(hh_view<float> g, hh_view<float> beta, hh_view<const T> a, hh_view<const T> b, const float *A_log,
@@ -15,8 +8,8 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     const hh_place at = hh_place_of<1>(rows, heads);
     if (!at.n) return;
     const int64_t t = at.row, h = at.column;
-    g.p[t * g.stride + h] = -expf(A_log[h]) * softplus(hh_load(a.p + t * a.stride + h) + dt_bias[h]); /* F1 */
-    beta.p[t * beta.stride + h] = beta_scale * sigmoid(hh_load(b.p + t * b.stride + h));              /* F2 */
+    g.p[t * g.stride + h] = -expf(A_log[h]) * hh_softplus(hh_load(a.p + t * a.stride + h) + dt_bias[h]); /* F1 */
+    beta.p[t * beta.stride + h] = beta_scale * hh_sigmoid(hh_load(b.p + t * b.stride + h));              /* F2 */
 }
 
 /* A thread has one head of every (256 / heads)-th token of a slab; partial [2, blocks, heads] keeps B2 and B3. */
@@ -34,10 +27,10 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
         const float rate = -expf(A_log[h]), bias = dt_bias[h];
         for (int64_t t = lo + line; t < hi; t += lines) {
             const float x = hh_load(a.p + t * a.stride + h) + bias, grad = dg.p[t * dg.stride + h];
-            const float strength = sigmoid(hh_load(b.p + t * b.stride + h));
-            const float d = rate * sigmoid(x) * grad; /* B1 */
-            rate_sum += rate * softplus(x) * grad;    /* B2 */
-            bias_sum += d;                            /* B3 */
+            const float strength = hh_sigmoid(hh_load(b.p + t * b.stride + h));
+            const float d = rate * hh_sigmoid(x) * grad; /* B1 */
+            rate_sum += rate * hh_softplus(x) * grad;    /* B2 */
+            bias_sum += d;                               /* B3 */
             hh_store(da.p + t * da.stride + h, d);
             hh_store(db.p + t * db.stride + h,
                      dbeta.p[t * dbeta.stride + h] * beta_scale * strength * (1.0f - strength)); /* B4 */

@@ -5,7 +5,6 @@
 #include "ops/cuda/spans.cuh"
 
 extern "C" {
-#include "base/memory.h"
 #include "ops/conv.h"
 #include "ops/l2norm.h"
 #include "ops/mixer_inputs.h"
@@ -39,17 +38,13 @@ struct mixer_args {
     int32_t n_paths, gates, half, lanes;
 };
 
-static __device__ __forceinline__ float sigmoid(float x) {
-    return 1.0f / (1.0f + expf(-x));
-}
-
 template <typename T> static __device__ void make_gates(const mixer_args &m) {
     const uint32_t h = (uint32_t)m.gates, all = (uint32_t)m.rows * h;
     for (uint32_t i = blockIdx.x * HH_CUDA_BLOCK + threadIdx.x; i < all; i += gridDim.x * HH_CUDA_BLOCK) {
         const int64_t t = i / h, head = i - t * h;
         const float x = hh_load((const T *)m.a + t * m.a_stride + head) + m.dt_bias[head];
-        m.g[t * m.g_stride + head] = -expf(m.A_log[head]) * (fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))));
-        m.beta[t * m.beta_stride + head] = m.beta_scale * sigmoid(hh_load((const T *)m.b + t * m.b_stride + head));
+        m.g[t * m.g_stride + head] = -expf(m.A_log[head]) * hh_softplus(x);
+        m.beta[t * m.beta_stride + head] = m.beta_scale * hh_sigmoid(hh_load((const T *)m.b + t * m.b_stride + head));
     }
 }
 
@@ -213,19 +208,6 @@ static bool is_fusable(hh_backend *be, const hh_mixer_inputs *in) {
     return true;
 }
 
-/* The tails' addresses on the card; all have one stride. */
-static float *const *list_tails(hh_backend *be, const hh_tensor *tail, int64_t n_spans, int64_t N) {
-    float **all = (float **)hh_alloc_unguarded((size_t)n_spans * sizeof(float *));
-    for (int64_t s = 0; s < n_spans; s++) {
-        HH_ASSERT(hh_is_f32(tail[s]) && tail[s].dim[0] == TAIL && hh_tensor_row_count(tail[s]) == N);
-        HH_ASSERT(tail[s].stride == tail[0].stride);
-        all[s] = (float *)tail[s].data;
-    }
-    float *const *list = hh_cuda_list<float *>(be, all, n_spans);
-    hh_free(all);
-    return list;
-}
-
 static void set_path(hh_backend *be, path_args *a, const hh_mixer_path *p, int64_t D, int64_t n_spans) {
     const int64_t heads = p->x.dim[1];
     HH_ASSERT(hh_is_act(be, p->x) && hh_is_act(be, p->y) && hh_is_like(p->y, p->x) && p->x.dim[2] == D);
@@ -251,7 +233,7 @@ static void set_path(hh_backend *be, path_args *a, const hh_mixer_path *p, int64
     a->conv = p->conv.data == p->y.data ? NULL : p->conv.data;
     a->conv_stride = p->conv.stride;
     if (!p->tail) return;
-    a->tails = list_tails(be, p->tail, n_spans, heads * D);
+    a->tails = hh_cuda_list_tails(be, p->tail, n_spans, heads * D);
     a->tail_stride = p->tail[0].stride;
 }
 
@@ -277,14 +259,6 @@ static void set_gates(hh_backend *be, mixer_args *m, const hh_mixer_inputs *in) 
 
 extern "C" void hh_mixer_inputs_fwd_cuda(hh_backend *be, const hh_mixer_inputs *in, const hh_span *span,
                                          int64_t n_spans) {
-    hh_mixer_inputs_by_steps(be, in, span, n_spans);
-}
-
-/* In one launch; compared with the steps in tests/cuda/test_cuda_rows.c. */
-extern "C" void hh_mixer_inputs_fused_cuda(hh_backend *be, const hh_mixer_inputs *in, const hh_span *span,
-                                           int64_t n_spans);
-extern "C" void hh_mixer_inputs_fused_cuda(hh_backend *be, const hh_mixer_inputs *in, const hh_span *span,
-                                           int64_t n_spans) {
     HH_ASSERT(in->n_paths >= 0 && in->n_paths <= 3);
     const bool gated = !hh_is_absent(in->g);
     if (!n_spans || (!in->n_paths && !gated)) return;

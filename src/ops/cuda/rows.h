@@ -26,6 +26,14 @@ static __device__ __forceinline__ void hh_store(__half *p, float v) {
     *p = __float2half_rn(v);
 }
 
+/* Right in both tails: expf gives infinity or 0. */
+static __device__ __forceinline__ float hh_sigmoid(float x) {
+    return 1.0f / (1.0f + expf(-x));
+}
+static __device__ __forceinline__ float hh_softplus(float x) {
+    return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+}
+
 /* -- packs: V numbers that one thread moves at once; V = 1 where rows are not aligned -- */
 
 template <int V, typename T> struct hh_pack { uint32_t word[V * sizeof(T) / 4]; };
