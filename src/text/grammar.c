@@ -131,11 +131,31 @@ typedef struct stack_set {
     bool end; /* the text may end here */
 } stack_set;
 
+/* A set that was met while many texts were tried, and where each byte leads from it: most bytes of most texts are met
+ * in a few sets (inside of a string nearly always in one). */
+typedef struct known known;
+struct known {
+    stack_set set;
+    known *behind[256]; /* NULL: not tried yet; `dead`: nowhere */
+    known *next;        /* in its bucket */
+};
+static known dead;
+
+enum { KNOWN_BUCKETS = 256, MOST_KNOWN = 2048 };
+
+/* Behind a byte of a walk: a known set, or when there are too many of those one of its own. */
+typedef struct place {
+    known *known;
+    stack_set own;
+} place;
+
 struct hh_grammar_state {
     const hh_grammar *g;
     stack_set now, work[2];
-    stack_set *path; /* [n_path] behind each byte of a walk over many texts */
+    place *path; /* [n_path] behind each byte of a walk over many texts */
     size_t n_path;
+    known *known[KNOWN_BUCKETS];
+    int32_t n_known;
     cell *bucket[BUCKETS];
     block *blocks;
     int32_t used; /* cells of the newest block */
@@ -219,6 +239,18 @@ hh_grammar_state *hh_grammar_start(const hh_grammar *g) {
     return s;
 }
 
+static void forget(hh_grammar_state *s) {
+    for (int b = 0; b < KNOWN_BUCKETS; b++)
+        for (known *k = s->known[b]; k;) {
+            known *next = k->next;
+            hh_free(k->set.top);
+            hh_free(k);
+            k = next;
+        }
+    memset(s->known, 0, sizeof s->known);
+    s->n_known = 0;
+}
+
 void hh_grammar_state_free(hh_grammar_state *s) {
     if (!s) return;
     for (block *b = s->blocks; b;) {
@@ -229,7 +261,8 @@ void hh_grammar_state_free(hh_grammar_state *s) {
     hh_free(s->now.top);
     hh_free(s->work[0].top);
     hh_free(s->work[1].top);
-    for (size_t i = 0; i < s->n_path; i++) hh_free(s->path[i].top);
+    for (size_t i = 0; i < s->n_path; i++) hh_free(s->path[i].own.top);
+    forget(s);
     hh_free(s->path);
     hh_free(s);
 }
@@ -255,7 +288,7 @@ static size_t common_bytes(hh_grammar_text a, hh_grammar_text b) {
     return n;
 }
 
-/* Room for a set behind each of `depth` bytes. */
+/* Room for `depth` places. */
 static void deepen(hh_grammar_state *s, size_t depth) {
     if (depth <= s->n_path) return;
     s->path = hh_realloc(s->path, depth * sizeof *s->path);
@@ -263,18 +296,56 @@ static void deepen(hh_grammar_state *s, size_t depth) {
     s->n_path = depth;
 }
 
+/* The set as a known one; NULL: there are too many. */
+static known *know(hh_grammar_state *s, const stack_set *set) {
+    uintptr_t hash = set->end;
+    for (int32_t i = 0; i < set->n; i++) hash = hash * 31 + ((uintptr_t)set->top[i] >> 4);
+    known **bucket = &s->known[hash % KNOWN_BUCKETS];
+    const size_t bytes = (size_t)set->n * sizeof *set->top;
+    for (known *k = *bucket; k; k = k->next)
+        if (k->set.n == set->n && k->set.end == set->end && (!bytes || !memcmp(k->set.top, set->top, bytes))) return k;
+    if (s->n_known == MOST_KNOWN) return NULL;
+    known *k = hh_alloc(sizeof *k);
+    k->set = (stack_set){hh_alloc(bytes), set->n, set->n, set->end};
+    if (bytes) memcpy(k->set.top, set->top, bytes);
+    k->next = *bucket;
+    s->n_known++;
+    return *bucket = k;
+}
+
+/* Sets *to to where `byte` leads from the place before; false: nowhere. */
+static bool advance(hh_grammar_state *s, const place *from, place *to, uint8_t byte) {
+    known **behind = from->known ? &from->known->behind[byte] : NULL;
+    if (behind && *behind) {
+        to->known = *behind;
+        return *behind != &dead;
+    }
+    step(s, from->known ? &from->known->set : &from->own, &to->own, byte);
+    const bool alive = to->own.n || to->own.end;
+    to->known = alive ? know(s, &to->own) : &dead;
+    if (behind) *behind = to->known;
+    return alive;
+}
+
+static const stack_set *set_at(const place *p) {
+    return p->known ? &p->known->set : &p->own;
+}
+
 void hh_grammar_fit_sorted(hh_grammar_state *s, const hh_grammar_text *text, int64_t n, bool *fits) {
-    size_t alive = 0; /* bytes of the text before that the grammar took; path[i] is behind byte i */
+    size_t alive = 0; /* bytes of the text before that the grammar took; path[i + 1] is behind byte i */
+    if (s->n_known == MOST_KNOWN) forget(s);
+    deepen(s, 1);
+    s->path[0].known = know(s, &s->now);
     for (int64_t t = 0; t < n; t++) {
         const size_t common = t ? common_bytes(text[t - 1], text[t]) : 0;
         fits[t] = false;
         if (common > alive) continue; /* fails where the one before did */
         alive = common;
-        deepen(s, text[t].n);
+        deepen(s, text[t].n + 1);
         while (alive < text[t].n) {
-            stack_set *to = &s->path[alive];
-            step(s, alive ? &s->path[alive - 1] : &s->now, to, (uint8_t)text[t].bytes[alive]);
-            if (!to->n && !(to->end && alive + 1 == text[t].n)) break;
+            const place *to = &s->path[alive + 1];
+            if (!advance(s, &s->path[alive], &s->path[alive + 1], (uint8_t)text[t].bytes[alive])) break;
+            if (!set_at(to)->n && alive + 1 < text[t].n) break; /* an end, and more bytes */
             alive++;
         }
         fits[t] = text[t].n > 0 && alive == text[t].n;
