@@ -49,13 +49,13 @@ static void test_examples_are_built_and_run(void **state) {
     (void)state;
     if (is_sanitised()) skip();
     static const char *const lines[] = {
-        "generate nano 'The grass is green.' 12",
+        "complete nano 'The grass is green.' 12",
         "logprobs nano 'The grass is green.' | grep perplexity",
         "batch nano 'The grass is green.' 8 | grep -c green | grep 4",
-        "generate /nowhere 2>&1 | grep '^generate: .*nowhere'",
+        "complete /nowhere 2>&1 | grep '^complete: .*nowhere'",
     };
     assert_run(
-        "for e in generate chat logprobs batch; do cc -std=c11 -Wall -Wextra -Werror examples/$e.c "
+        "for e in complete dialogue logprobs batch; do cc -std=c11 -Wall -Wextra -Werror examples/$e.c "
         "$(PKG_CONFIG_PATH=\"$TMP\"/usr/lib/pkgconfig pkg-config --cflags --libs hydrahead) -lm -o \"$TMP\"/$e && "
         "test $(wc -l < examples/$e.c) -lt 100 || exit 1; done");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
@@ -63,7 +63,7 @@ static void test_examples_are_built_and_run(void **state) {
         snprintf(line, sizeof line, "export LD_LIBRARY_PATH=\"$TMP\"/usr/lib; \"$TMP\"/%s", lines[i]);
         assert_run(line);
     }
-    assert_run("cc -std=c11 examples/generate.c $(PKG_CONFIG_PATH=\"$TMP\"/usr/lib/pkgconfig pkg-config --static "
+    assert_run("cc -std=c11 examples/complete.c $(PKG_CONFIG_PATH=\"$TMP\"/usr/lib/pkgconfig pkg-config --static "
                "--cflags --libs hydrahead | sed 's|-lhydrahead|-l:libhydrahead.a|') -o \"$TMP\"/static && "
                "\"$TMP\"/static nano 'The grass' 4");
 }
@@ -78,8 +78,9 @@ static void test_the_chat_reuses_what_it_read(void **state) {
     }
     assert_run(
         "export LD_LIBRARY_PATH=\"$TMP\"/usr/lib; seq 1 60 | tr '\\n' ' ' > \"$TMP\"/turn && echo '. Say only yes.' "
-        ">> \"$TMP\"/turn && \"$TMP\"/chat models/smollm2/*.gguf \"$TMP\"/cache < \"$TMP\"/turn 2> \"$TMP\"/first && "
-        "\"$TMP\"/chat models/smollm2/*.gguf \"$TMP\"/cache < \"$TMP\"/turn 2> \"$TMP\"/second");
+        ">> \"$TMP\"/turn && \"$TMP\"/dialogue models/smollm2/*.gguf \"$TMP\"/cache < \"$TMP\"/turn 2> \"$TMP\"/first "
+        "&& "
+        "\"$TMP\"/dialogue models/smollm2/*.gguf \"$TMP\"/cache < \"$TMP\"/turn 2> \"$TMP\"/second");
     assert_run("grep '^.0 of' \"$TMP\"/first && grep '^.[1-9][0-9]* of' \"$TMP\"/second");
 }
 

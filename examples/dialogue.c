@@ -1,4 +1,4 @@
-/* A dialogue, a line a turn: chat MODEL [CACHE_DIR]. Every turn gives the whole conversation, and only what is new of it
+/* A dialogue, a line a turn: dialogue MODEL [CACHE_DIR]. Every turn gives the whole conversation, and only what is new of it
  * is read; with a folder for snapshots that is so after a restart, too. */
 #include <hydrahead.h>
 
@@ -12,7 +12,7 @@ static hh_error err;
 
 static void check(hh_code code) {
     if (code == HH_OK) return;
-    fprintf(stderr, "chat: %s\n", err.text);
+    fprintf(stderr, "dialogue: %s\n", err.text);
     exit(1);
 }
 
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     hh_engine *engine;
     hh_sequence *sequence;
     if (argc < 2) {
-        fprintf(stderr, "chat MODEL [CACHE_DIR]\n");
+        fprintf(stderr, "dialogue MODEL [CACHE_DIR]\n");
         return 2;
     }
     const hh_engine_options options = {.cache_dir = argc > 2 ? argv[2] : NULL};

@@ -1,4 +1,4 @@
-/* Continues a text: generate [MODEL [TEXT [TOKENS]]] */
+/* Continues a text: complete [MODEL [TEXT [TOKENS]]] */
 #include <hydrahead.h>
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ static hh_error err;
 /* Ends the program when a call has failed. */
 static void check(hh_code code) {
     if (code == HH_OK) return;
-    fprintf(stderr, "generate: %s\n", err.text);
+    fprintf(stderr, "complete: %s\n", err.text);
     exit(1);
 }
 
