@@ -1,5 +1,5 @@
 /* From a body of JSON to a request: types, ranges, and what this server does not do are refused by field and number. */
-#include "server/job.h"
+#include "server/server_job.h"
 
 #include <math.h>
 #include <stdio.h>

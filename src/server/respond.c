@@ -1,5 +1,5 @@
 /* What the API says, as JSON: errors, results, streamed pieces, usage, log-probabilities. */
-#include "server/job.h"
+#include "server/server_job.h"
 
 #include <math.h>
 #include <stdlib.h>

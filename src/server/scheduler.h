@@ -2,7 +2,7 @@
 #ifndef HH_SERVER_SCHEDULER_H
 #define HH_SERVER_SCHEDULER_H
 
-#include "server/job.h"
+#include "server/server_job.h"
 #include "server/server.h"
 
 #include <pthread.h>

@@ -51,9 +51,8 @@ typedef struct hh_cuda {
     size_t l2_bytes;
     cudaStream_t stream;
     cublasLtHandle_t lt;
-    void *workspace; /* HH_CUDA_WORKSPACE_BYTES, for cuBLASLt and cuDNN */
+    void *workspace; /* HH_CUDA_WORKSPACE_BYTES, for cuBLASLt */
     void *products;  /* products.cu: plans chosen so far */
-    void *attention; /* attention.cu: cuDNN, when there is one, and its plans */
     hh_cuda_lists ring;
     hh_cuda_lists *lists; /* the ring, or those of the recording under way */
     hh_cuda_mode mode;

@@ -2,7 +2,7 @@
  * K S -> R -> Bm R -> K^T V^ -> S. Blocks of sixteen columns, so that all multiprocessors have one; each has four warps on
  * the chain, four that compute the output behind it, and one that sends for inputs. Blocks of a head form clusters whose
  * members each fetch a part of what was prepared for all of them: alone they would ask the L2 cache for more than it can
- * give. The copies are of whole lines: rows of 256 bytes to padded places took ten times as long. */
+ * give. The copies are of whole lines: rows of 256 bytes to padded places took 2.4 times as long. */
 #include "ops/cuda/cluster.cuh"
 #include "ops/cuda/gdn_fwd.cuh"
 

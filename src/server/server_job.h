@@ -1,6 +1,6 @@
 /* A request and its answers, between the thread that speaks HTTP and the thread that computes. */
-#ifndef HH_SERVER_JOB_H
-#define HH_SERVER_JOB_H
+#ifndef HH_SERVER_SERVER_JOB_H
+#define HH_SERVER_SERVER_JOB_H
 
 #include "server/stream_text.h"
 

@@ -1,5 +1,5 @@
 /* Making and freeing jobs. */
-#include "server/job.h"
+#include "server/server_job.h"
 
 hh_job *hh_job_new(void) {
     hh_job *j = hh_alloc(sizeof *j);
