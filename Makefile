@@ -206,9 +206,10 @@ test-mpi:
 
 mpi-tests: program $(filter $(BUILD)/tests/comm/%,$(TEST_BIN))
 
-# Real clients against the server: needs make models, and Python with the openai package.
+# Real clients against the server: needs make models, Python with the openai and playwright packages, and chromium.
 test-clients: all
 	@tools/test_clients.py $(BUILD)/hydrahead $(firstword $(wildcard models/smollm2/*.gguf))
+	@tools/test_page.py $(BUILD)/hydrahead $(firstword $(wildcard models/smollm2/*.gguf))
 
 demo: deps
 	@$(SUBMAKE) program
@@ -268,7 +269,7 @@ help:
 	@echo "make              the program, build/hydrahead"
 	@echo "make demo         the whole method on a small model, live; ends with the path of a report"
 	@echo "make test         every test; SAN=address|undefined|thread and HOSTILE=1 in builds of their own"
-	@echo "make test-clients the openai package and curl against the server; needs make models and Python"
+	@echo "make test-clients the openai package, curl and a browser against the server; needs make models and Python"
 	@echo "make test-cuda    the CUDA backend against the CPU; needs nvcc and a GPU"
 	@echo "make test-mpi     training by several processes on this machine; MPI=1 builds the program for it"
 	@echo "make check        include floors, headers alone, warnings of gcc and clang, formatting, documents"

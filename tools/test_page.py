@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""test_page.py HYDRAHEAD MODEL: the chat page in headless Chromium, as a person uses it: by keyboard, light and dark, on a phone. For `make test-clients`; needs
+the playwright package and Debian's chromium."""
+import subprocess
+import sys
+
+from playwright.sync_api import expect, sync_playwright
+
+server = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--port", "0", "--ctx", "2048", "-q"], stdout=subprocess.PIPE, text=True)
+try:
+    address = f"http://127.0.0.1:{int(server.stdout.readline())}/"
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        for scheme, size in (("light", (1200, 800)), ("dark", (390, 800))):
+            page = browser.new_page(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
+            faults, foreign = [], []
+            page.on("pageerror", lambda e: faults.append(str(e)))
+            page.on("request", lambda r: r.url.startswith(address) or foreign.append(r.url))
+            page.goto(address)
+            page.evaluate("localStorage.setItem('hydrahead.temperature', '0')")
+            page.reload()
+            expect(page.locator("#input")).to_be_focused()
+
+            page.keyboard.type("What is the capital of France?")
+            page.keyboard.press("Enter")
+            answer = page.locator("article.assistant").first
+            expect(answer).to_contain_text("Paris", timeout=60000)
+            expect(answer.get_by_text("Regenerate")).to_be_visible(timeout=60000)
+            expect(page.locator("#used")).to_contain_text("of 2048 tokens")
+            expect(page.locator("#speed")).to_contain_text("tokens/s")
+            first = answer.locator(".text").inner_text()
+
+            answer.get_by_text("Regenerate").click()  # the prompt is known: nothing is read again
+            expect(page.locator("#cached")).to_contain_text("37 of 37", timeout=60000)
+            expect(page.locator("article.assistant .text")).to_have_text(first, timeout=60000)
+
+            page.locator("article.user").get_by_text("Edit").click()
+            expect(page.locator("#input")).to_have_value("What is the capital of France?")
+            page.locator("#input").fill("Write a very long story about a fox.")
+            page.keyboard.press("Enter")
+            expect(page.locator("#stop")).to_be_visible()
+            expect(page.locator("article.assistant .text")).not_to_be_empty(timeout=60000)
+            page.keyboard.press("Escape")
+            expect(page.locator(".error")).to_have_text("stopped")
+            expect(page.locator("article")).to_have_count(2)
+
+            page.keyboard.press("Alt+n")
+            expect(page.locator("article")).to_have_count(0)
+            wide = page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert wide and not faults and not foreign, (wide, faults, foreign)
+            page.close()
+        browser.close()
+    print("the chat page does as it should, light and dark, wide and narrow")
+finally:
+    server.terminate()
+    assert server.wait(30) == 0
