@@ -271,76 +271,86 @@ static bool is_required(const json_t *schema, const char *name) {
     return false;
 }
 
-/* Properties in order; rest[first] goes on behind those so far, with or without one before. */
+/* What may come at a member's place: the member, behind a comma when `comma`, and then `after`; or `without` it (-1: it must
+ * be there). */
+static int32_t place_rule(compiler *c, bool comma, int32_t member, int32_t after, int32_t without) {
+    hh_grammar *g = c->g;
+    int32_t r = hh_rule_new(g), space = space_rule(c);
+    if (comma) {
+        hh_rule_text(g, r, ",");
+        hh_rule_refer(g, r, space);
+    }
+    hh_rule_refer(g, r, member);
+    hh_rule_refer(g, r, space);
+    hh_rule_refer(g, r, after);
+    hh_rule_close(g, r);
+    if (without >= 0) {
+        hh_rule_refer(g, r, without);
+        hh_rule_close(g, r);
+    }
+    return r;
+}
+
+/* How an object goes on where nothing came before (first), and where something did (later). */
+typedef struct rest {
+    int32_t first, later;
+} rest;
+
+/* Members that the schema does not name: as many as one likes, or none. */
+static hh_code rest_without_names(compiler *c, const json_t *more, rest *out) {
+    hh_grammar *g = c->g;
+    int32_t nothing = hh_rule_new(g), value;
+    hh_rule_close(g, nothing);
+    *out = (rest){nothing, nothing};
+    if (!more || json_is_false(more)) return HH_OK;
+    HH_TRY(compile(c, more, &value));
+    int32_t member = member_rule(c, string_rule(c), value);
+    int32_t another = place_rule(c, true, member, nothing, -1);
+    out->later = hh_rule_repeat(g, another, 0, -1);
+    out->first = place_rule(c, false, member, out->later, nothing);
+    return HH_OK;
+}
+
+/* Puts a named property before what follows it. */
+static hh_code add_property(compiler *c, const char *key, const json_t *schema, bool required, rest *r) {
+    int32_t quoted = hh_rule_new(c->g), value;
+    json_t *word = json_string(key);
+    hh_code code = literal(c, quoted, word);
+    json_decref(word);
+    HH_TRY(code);
+    HH_TRY(compile(c, schema, &value));
+    int32_t member = member_rule(c, quoted, value);
+    int32_t first = place_rule(c, false, member, r->later, required ? -1 : r->first);
+    int32_t later = place_rule(c, true, member, r->later, required ? -1 : r->later);
+    *r = (rest){first, later};
+    return HH_OK;
+}
+
+/* Properties in the schema's order, built from the last. */
 static hh_code object_schema(compiler *c, const json_t *schema, int32_t *out) {
     hh_grammar *g = c->g;
     const json_t *properties = json_object_get(schema, "properties"),
                  *more = json_object_get(schema, "additionalProperties");
-    size_t n = json_object_size(properties);
-    bool others = more && !json_is_false(more);
+    size_t n = json_object_size(properties), i = 0;
     if (!n && !json_object_get(schema, "required") && (!more || json_is_true(more))) {
         value_rule(c);
         *out = c->object;
         return HH_OK;
     }
-    int32_t space = space_rule(c), rest[2], value = 0;
-    for (int after = 0; after < 2; after++) rest[after] = hh_rule_new(g);
-    if (others) HH_TRY(compile(c, more, &value));
-    int32_t member = others ? member_rule(c, string_rule(c), value) : 0, again = hh_rule_new(g);
-    if (others) {
-        hh_rule_text(g, again, ",");
-        hh_rule_refer(g, again, space);
-        hh_rule_refer(g, again, member);
-        hh_rule_refer(g, again, space);
-        hh_rule_close(g, again);
-        int32_t list = hh_rule_repeat(g, again, 0, -1);
-        hh_rule_refer(g, rest[1], list);
-        hh_rule_close(g, rest[1]);
-        hh_rule_refer(g, rest[0], member);
-        hh_rule_refer(g, rest[0], space);
-        hh_rule_refer(g, rest[0], list);
-        hh_rule_close(g, rest[0]);
-    } else {
-        hh_rule_close(g, rest[1]);
-    }
-    hh_rule_close(g, rest[0]);
-    const char **key = hh_alloc((n + 1) * sizeof *key);
-    const json_t **of = hh_alloc((n + 1) * sizeof *of);
-    const char *name;
+    rest r;
+    HH_TRY(rest_without_names(c, more, &r));
+    const char **key = hh_alloc((n + 1) * sizeof *key), *name;
     json_t *one;
-    size_t i = 0;
     hh_code code = HH_OK;
-    json_object_foreach((json_t *)properties, name, one) key[i] = name, of[i++] = one;
-    for (size_t k = n; k-- > 0 && code == HH_OK;) { /* from the last, so that what follows is known */
-        int32_t this[2], quoted = hh_rule_new(g);
-        json_t *word = json_string(key[k]);
-        code = literal(c, quoted, word);
-        json_decref(word);
-        if (code == HH_OK) code = compile(c, of[k], &value);
-        if (code != HH_OK) break;
-        member = member_rule(c, quoted, value);
-        for (int after = 0; after < 2; after++) {
-            this[after] = hh_rule_new(g);
-            if (after) hh_rule_text(g, this[after], ",");
-            if (after) hh_rule_refer(g, this[after], space);
-            hh_rule_refer(g, this[after], member);
-            hh_rule_refer(g, this[after], space);
-            hh_rule_refer(g, this[after], rest[1]);
-            hh_rule_close(g, this[after]);
-            if (is_required(schema, key[k])) continue;
-            hh_rule_refer(g, this[after], rest[after]);
-            hh_rule_close(g, this[after]);
-        }
-        rest[0] = this[0];
-        rest[1] = this[1];
-    }
+    json_object_foreach((json_t *)properties, name, one) key[i++] = name;
+    while (i-- > 0 && code == HH_OK)
+        code = add_property(c, key[i], json_object_get(properties, key[i]), is_required(schema, key[i]), &r);
     hh_free(key);
-    hh_free(of);
     HH_TRY(code);
     *out = hh_rule_new(g);
     hh_rule_text(g, *out, "{");
-    hh_rule_refer(g, *out, space);
-    hh_rule_refer(g, *out, rest[0]);
+    hh_rule_refer(g, *out, space_rule(c));
+    hh_rule_refer(g, *out, r.first);
     hh_rule_text(g, *out, "}");
     hh_rule_close(g, *out);
     return HH_OK;
