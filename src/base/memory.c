@@ -129,7 +129,7 @@ void *hh_arena_alloc(hh_arena *a, size_t bytes) {
     if (end > a->peak) a->peak = end;
     if (!a->base) return NULL;
 #ifdef HH_HOSTILE
-    memset(a->base + at, 0xff, bytes); /* every float is NaN until somebody writes it */
+    if (!a->elsewhere) memset(a->base + at, 0xff, bytes); /* every float is NaN until somebody writes it */
 #endif
     return a->base + at;
 }

@@ -40,6 +40,7 @@ typedef struct hh_arena {
     const char *name; /* "model", "run", "step", "scratch": for messages and plans */
     char *base;       /* NULL: counting */
     size_t used, size, peak;
+    bool elsewhere; /* the CPU cannot reach it: a device's memory */
 } hh_arena;
 
 #define HH_ARENA_ALIGN 64

@@ -61,6 +61,7 @@ static void copy_bytes(hh_backend *be, void *dst, const void *src, size_t bytes)
 static hh_code init_arena(hh_backend *be, hh_arena *out, const char *name, size_t bytes, hh_error *err) {
     mock *m = mock_of(be);
     HH_TRY(hh_arena_init(out, name, bytes, err));
+    out->elsewhere = true;
     for (int i = 0; i < MAX_ARENAS; i++) {
         if (m->arena[i].base) continue;
         m->arena[i].base = out->base;

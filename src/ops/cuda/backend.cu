@@ -69,7 +69,7 @@ static hh_code sync(hh_backend *be, hh_error *err) {
 
 static hh_code init_arena(hh_backend *be, hh_arena *out, const char *name, size_t bytes, hh_error *err) {
     size_t free_bytes = 0, all = 0;
-    *out = (hh_arena){name, NULL, 0, 0, 0};
+    *out = (hh_arena){name, NULL, 0, 0, 0, true};
     size_t size = (bytes + HH_ARENA_ALIGN - 1) / HH_ARENA_ALIGN * HH_ARENA_ALIGN;
     cudaError_t e = cudaMalloc((void **)&out->base, size ? size : HH_ARENA_ALIGN);
     if (e != cudaSuccess) {
@@ -89,11 +89,11 @@ static hh_code init_arena(hh_backend *be, hh_arena *out, const char *name, size_
 static void release_arena(hh_backend *be, hh_arena *a) {
     cudaStreamSynchronize(hh_cuda_of(be)->stream);
     cudaFree(a->base);
-    *a = (hh_arena){a->name, NULL, 0, 0, 0};
+    *a = (hh_arena){a->name, NULL, 0, 0, 0, false};
 }
 
 static hh_code init_host_arena(hh_backend *be, hh_arena *out, const char *name, size_t bytes, hh_error *err) {
-    *out = (hh_arena){name, NULL, 0, 0, 0};
+    *out = (hh_arena){name, NULL, 0, 0, 0, false};
     size_t size = (bytes + HH_ARENA_ALIGN - 1) / HH_ARENA_ALIGN * HH_ARENA_ALIGN;
     cudaError_t e = cudaMallocHost((void **)&out->base, size ? size : HH_ARENA_ALIGN);
     (void)be;
@@ -108,7 +108,7 @@ static hh_code init_host_arena(hh_backend *be, hh_arena *out, const char *name, 
 static void release_host_arena(hh_backend *be, hh_arena *a) {
     cudaStreamSynchronize(hh_cuda_of(be)->stream);
     cudaFreeHost(a->base);
-    *a = (hh_arena){a->name, NULL, 0, 0, 0};
+    *a = (hh_arena){a->name, NULL, 0, 0, 0, false};
 }
 
 static void measure_memory(hh_backend *be, size_t *free_bytes, size_t *all) {
