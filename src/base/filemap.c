@@ -275,3 +275,10 @@ uint64_t hh_hash64(const void *data, size_t size, uint64_t seed) {
     h = (h ^ h >> 29) * PRIME3;
     return h ^ h >> 32;
 }
+
+uint64_t hh_file_stamp(const char *path, uint64_t seed) {
+    struct stat s;
+    if (stat(path, &s)) return seed;
+    int64_t facts[] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
+    return hh_hash64(facts, sizeof facts, seed);
+}

@@ -31,6 +31,8 @@ bool hh_same_target(const char *a, const char *b); /* writing both would write o
 bool hh_same_file(const char *a, const char *b);   /* both are there, and are one file or directory, under any names */
 char *hh_path_join(const char *dir, const char *name); /* owned by the caller */
 
+/* A file's size and date mixed into `seed`: changes when the file does. `seed` itself when there is no such file. */
+uint64_t hh_file_stamp(const char *path, uint64_t seed);
 uint64_t hh_hash64(const void *data, size_t size,
                    uint64_t seed); /* a fast checksum, not cryptographic (FNV-like on 8 bytes, xxhash64) */
 

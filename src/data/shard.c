@@ -10,7 +10,6 @@
 #include "base/progress.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct shard_header {
     char magic[8];
@@ -44,10 +43,8 @@ static uint64_t fingerprint(const hh_tokenizer *t, uint64_t h) {
 }
 
 static hh_code make_key(const char *path, const hh_tokenizer *t, uint64_t *key, hh_error *err) {
-    struct stat s;
-    if (stat(path, &s)) return hh_fail(err, HH_EIO, "%s: cannot be opened", path);
-    int64_t facts[] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
-    *key = fingerprint(t, hh_hash64(facts, sizeof facts, hh_hash64(path, strlen(path), 1)));
+    if (!hh_file_exists(path)) return hh_fail(err, HH_EIO, "%s: cannot be opened", path);
+    *key = fingerprint(t, hh_file_stamp(path, hh_hash64(path, strlen(path), 1)));
     return HH_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/filemap.h"
 #include "data/jsonl.h"
+#include "format/json.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -70,11 +71,6 @@ bool hh_partial_find(const hh_partial *p, const char *key, int64_t index, double
     return true;
 }
 
-static int add_text(const char *text, size_t n, void *out) {
-    hh_buf_add(out, text, n);
-    return 0;
-}
-
 hh_code hh_partial_add(hh_partial *p, const char *key, int64_t index, const double *value, int n, hh_error *err) {
     if (!p) return HH_OK;
     hh_buf line = {0};
@@ -82,7 +78,7 @@ hh_code hh_partial_add(hh_partial *p, const char *key, int64_t index, const doub
            *o = json_pack("{s:s, s:I, s:o}", "key", key, "index", (json_int_t)index, "value", numbers);
     HH_ASSERT(o);
     for (int i = 0; i < n; i++) json_array_append_new(numbers, json_real(value[i]));
-    json_dump_callback(o, add_text, &line, JSON_COMPACT);
+    hh_json_print(&line, o, JSON_COMPACT);
     json_decref(o);
     hh_buf_puts(&line, "\n");
     bool ok = fwrite(line.data, 1, line.len, p->file) == line.len && fflush(p->file) == 0;

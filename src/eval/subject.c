@@ -2,12 +2,12 @@
 #include "eval/subject.h"
 
 #include "base/filemap.h"
+#include "format/json.h"
 #include "report/report.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* PATH, or NAME=PATH when there is no file called "NAME=PATH". */
 static const char *split_name(char **name, const char *word) {
@@ -69,36 +69,23 @@ void hh_subject_end_ids(const hh_subject *s, hh_ids *out) {
     hh_ids_append(out, s->model->config.end_ids, s->model->config.n_end_ids);
 }
 
-static uint64_t add_file(uint64_t h, const char *path) {
-    struct stat s;
-    if (stat(path, &s)) return h;
-    int64_t facts[] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
-    return hh_hash64(facts, sizeof facts, h);
-}
-
 uint64_t hh_subject_key(const hh_subject *s) {
     static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json",
                                         "tokenizer.json", "tokenizer.gguf"};
     const char *path = s->model->path;
-    uint64_t h = add_file(hh_hash64(s->name, strlen(s->name), 7), path);
+    uint64_t h = hh_file_stamp(path, hh_hash64(s->name, strlen(s->name), 7));
     h = hh_hash64(s->model->inv_freq, (size_t)(s->model->config.head_dim / 2) * sizeof *s->model->inv_freq, h);
     for (size_t i = 0; i < sizeof files / sizeof *files && hh_is_directory(path); i++) {
         char *file = hh_path_join(path, files[i]);
-        h = add_file(h + i, file);
+        h = hh_file_stamp(file, h + i);
         hh_free(file);
     }
     return h;
 }
 
-static int add_text(const char *text, size_t n, void *out) {
-    hh_buf_add(out, text, n);
-    return 0;
-}
-
 hh_code hh_results_write(const char *path, json_t *results, hh_error *err) {
     hh_buf out = {0};
-    int failed = json_dump_callback(results, add_text, &out, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
-    HH_ASSERT(!failed);
+    hh_json_print(&out, results, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
     json_decref(results);
     hh_buf_puts(&out, "\n");
     hh_code code = hh_file_write(path, out.data, out.len, err);

@@ -2,19 +2,17 @@
 #include "eval/summary.h"
 
 #include "base/filemap.h"
+#include "format/json.h"
 #include "train/history.h"
 
 #include <string.h>
 
 static hh_code read_summary(json_t **out, const char *path, hh_error *err) {
-    hh_buf text = {0};
     if (!hh_file_exists(path)) {
         *out = json_pack("{s:{}}", "models");
         return HH_OK;
     }
-    HH_TRY(hh_file_read(path, (size_t)1 << 28, &text, err));
-    *out = json_loadb(text.data, text.len, JSON_REJECT_DUPLICATES, NULL);
-    hh_buf_release(&text);
+    HH_TRY(hh_json_read(out, path, (size_t)1 << 28, err));
     if (json_is_object(json_object_get(*out, "models"))) return HH_OK;
     json_decref(*out);
     *out = NULL;

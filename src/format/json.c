@@ -127,3 +127,12 @@ hh_code hh_json_string(hh_json_object o, const char *field, const char **out, hh
     *out = json_string_value(v);
     return HH_OK;
 }
+
+static int add_text(const char *text, size_t n, void *out) {
+    hh_buf_add(out, text, n);
+    return 0;
+}
+
+void hh_json_print(hh_buf *out, const json_t *value, size_t flags) {
+    HH_ASSERT(json_dump_callback(value, add_text, out, flags) == 0);
+}

@@ -14,6 +14,9 @@ hh_code hh_json_parse(json_t **out, const char *path, const char *text, size_t s
 /* Reads a file of at most max_bytes and parses it. */
 hh_code hh_json_read(json_t **out, const char *path, size_t max_bytes, hh_error *err);
 
+/* Appends a value's text to `out`, written by Jansson with its `flags`. */
+void hh_json_print(hh_buf *out, const json_t *value, size_t flags);
+
 /* An object inside a file. A field that is absent or null is "not there". */
 typedef struct hh_json_object {
     const json_t *json; /* NULL: an object without fields */

@@ -32,7 +32,6 @@ typedef struct hh_scheduler {
     hh_answer **step_of;
     int32_t *step_id;
     hh_code *step_code;
-    double *top; /* [20] */
 } hh_scheduler;
 
 void hh_scheduler_init(hh_scheduler *s, hh_engine *e, const hh_server_options *o);

@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct hh_snapshots {
@@ -27,20 +26,13 @@ static uint64_t hash_ids(const int32_t *ids, int64_t n) {
     return hh_hash64(ids, (size_t)n * sizeof *ids, 17);
 }
 
-static uint64_t add_file(uint64_t h, const char *path) {
-    struct stat s;
-    if (stat(path, &s)) return h;
-    int64_t facts[] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
-    return hh_hash64(facts, sizeof facts, h);
-}
-
 uint64_t hh_snapshots_key(const hh_model *m, hh_dtype kv_dtype) {
     static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
     const bool folder = hh_is_directory(m->path); /* whose own date says nothing of the model */
-    uint64_t h = folder ? (uint64_t)kv_dtype + 1 : add_file((uint64_t)kv_dtype + 1, m->path);
+    uint64_t h = folder ? (uint64_t)kv_dtype + 1 : hh_file_stamp(m->path, (uint64_t)kv_dtype + 1);
     for (size_t i = 0; i < sizeof files / sizeof *files && folder; i++) {
         char *file = hh_path_join(m->path, files[i]);
-        h = add_file(h + i, file);
+        h = hh_file_stamp(file, h + i);
         hh_free(file);
     }
     h = hh_hash64(m->be->name, strlen(m->be->name), h + (uint64_t)m->be->precision);

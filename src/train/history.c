@@ -3,15 +3,13 @@
 
 #include "base/filemap.h"
 #include "data/jsonl.h"
+#include "format/json.h"
 
 static json_t *read_history(const char *dir) {
     char *path = hh_path_join(dir, "training.json");
-    hh_buf text = {0};
     hh_error ignored;
     json_t *o = NULL;
-    if (hh_file_exists(path) && hh_file_read(path, (size_t)1 << 24, &text, &ignored) == HH_OK)
-        o = json_loadb(text.data, text.len, 0, NULL);
-    hh_buf_release(&text);
+    hh_json_read(&o, path, (size_t)1 << 24, &ignored);
     hh_free(path);
     return o;
 }
@@ -20,11 +18,6 @@ static hh_code add_tokens(void *context, const json_t *o, hh_error *err) {
     (void)err;
     *(int64_t *)context += json_integer_value(json_object_get(o, "tokens"));
     return HH_OK;
-}
-
-static int add_text(const char *text, size_t n, void *out) {
-    hh_buf_add(out, text, n);
-    return 0;
 }
 
 hh_code hh_history_write(const char *dir, const char *student, const hh_history_stage *stage, hh_error *err) {
@@ -40,7 +33,7 @@ hh_code hh_history_write(const char *dir, const char *student, const hh_history_
         json_pack("{s:I, s:o}", "tokens", (json_int_t)(tokens + hh_history_tokens(student)), "stages", stages);
     hh_buf out = {0};
     if (code == HH_OK) {
-        json_dump_callback(all, add_text, &out, JSON_INDENT(1));
+        hh_json_print(&out, all, JSON_INDENT(1));
         hh_buf_puts(&out, "\n");
         code = hh_file_write(path, out.data, out.len, err);
     }
