@@ -5,7 +5,7 @@
 #   MODEL  a checkpoint (SmolLM2-135M-Instruct), DATA  a folder with text/ and bench/ (train_*.txt.gz, valid_books.txt.gz, *.jsonl), OUT  where all goes
 #   WHAT   teacher teacher_yarn4 causal_3to1 random_3to1 layerwise_3to1 causal_7to1 ...: models to make and measure, in this order
 #
-# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), BATCH, LENGTHS, NEEDLES, LR, ALIGN_LR, STEPS_ONLY=train|eval, SAMPLES (64), LONG_SAMPLES (32),
+# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), BATCH, LENGTHS, NEEDLES (weight beside the texts'), NEEDLE_FORMS, LR, ALIGN_LR, STEPS_ONLY=train|eval, SAMPLES (64), LONG_SAMPLES (32),
 # SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES), CHOICE_LIMIT (0: all), HYDRAHEAD (build-cuda/hydrahead).
 set -euo pipefail
 model=$1 data=$2 out=$3
@@ -21,7 +21,8 @@ say() { echo "+ $*" >&2; "$@"; }
 text=()
 for f in "$data"/text/train_books_0*.txt.gz; do text+=(--data "$f=1"); done
 text+=(--data "$data/text/train_modern.txt.gz=2" --data "$data/text/train_wikipedia.txt.gz=1")
-mixture=("${text[@]}" --needles "${NEEDLES:-5}" --cache "$out/tokens")
+mixture=("${text[@]}" --cache "$out/tokens")
+[ "${NEEDLES:-1.5}" = 0 ] || mixture+=(--needles "${NEEDLES:-1.5}" --needle-forms "${NEEDLE_FORMS:-all}")
 
 probe() {
     [ -f "$out/probe/heads.json" ] && return

@@ -14,7 +14,7 @@
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *stage_name = "", *teacher_path = "", *out_dir = "", *lengths = "512", *schedule = "auto",
-                  *save_dtype = "f32", *cache_dir = "";
+                  *save_dtype = "f32", *cache_dir = "", *needle_forms = "numbers";
 static hh_words data;
 static double needles, lr, final_lr = -1, weight_decay = -1, clip = 1, ce_weight, background = 1;
 static int64_t batch = 16, micro_tokens = 2048, steps, tokens, warmup = -1, save_every = 100;
@@ -43,6 +43,12 @@ static const hh_option options[] = {
      .argument = "W",
      .max = 1e6,
      .help = "weight of needle documents (a hidden key and value, then questions) on the same scale"},
+    {.name = "needle-forms",
+     .kind = HH_OPTION_CHOICE,
+     .value = &needle_forms,
+     .choices = "numbers|all",
+     .help =
+         "what they hold: 7-digit numbers, or all that RULER's tasks ask for (UUIDs, several values, many needles)"},
     {.name = "length",
      .kind = HH_OPTION_STRING,
      .value = &lengths,
@@ -253,6 +259,7 @@ static hh_code open_data(session *s, hh_error *err) {
     hh_mixture_options o = {.files = data.n ? data.word : (const char *const *)&shipped,
                             .n_files = data.n ? data.n : 1,
                             .needles = needles,
+                            .all_forms = strcmp(needle_forms, "all") == 0,
                             .cache_dir = cache,
                             .seed = s->o.data.seed};
     code = hh_make_directory(cache, err);
@@ -312,6 +319,7 @@ static hh_code check_options(const session *s, hh_error *err) {
         {"teacher", s->stage->needs_teacher, "only align and distill have a teacher"},
         {"ce-weight", distill, "only distill has a second loss to weigh"},
         {"answers-only", !align, "align compares attention outputs at every token"},
+        {"needle-forms", needles > 0, "it is about needle documents, of which --needles W asks for some"},
         {"answers-only", needles > 0, "it is about needle documents, of which --needles W asks for some"},
         {"answers-only", distill || background == 0 || background == 1,
          "here tokens count or do not: W is 0 or 1; distill takes any weight"},
@@ -347,6 +355,7 @@ static void write_settings(session *s) {
     hh_buf_printf(b, "needles %g\nsteps %" PRId64 "\nlr %g\nfinal-lr %g\nschedule %s\nwarmup %" PRId64 "\n", needles,
                   o->schedule.steps, o->schedule.peak, o->schedule.final, o->schedule.cosine ? "cosine" : "constant",
                   o->schedule.warmup);
+    if (strcmp(needle_forms, "numbers") != 0) hh_buf_printf(b, "needle-forms %s\n", needle_forms);
     hh_buf_printf(b, "weight-decay %g\nclip %g\nce-weight %g\nanswers-only %g\nseed %" PRId64 "\ndtype %s\n",
                   o->weight_decay, o->clip, o->ce_weight, o->data.background_weight, common.seed, common.dtype);
 }

@@ -35,6 +35,7 @@ typedef struct hh_mixture_options {
     const char *const *files; /* [n_files] "FILE" or "FILE=weight"; weights are relative, 1 when not given */
     int64_t n_files;
     double needles;        /* weight of needle documents on the same scale; 0: none */
+    bool all_forms;        /* of needle documents (data/needle_docs.h) */
     const char *cache_dir; /* for shards; NULL: in memory */
     uint64_t seed;
 } hh_mixture_options;

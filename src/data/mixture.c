@@ -57,8 +57,9 @@ hh_code hh_mixture_new(hh_mixture **out, const hh_tokenizer *t, const hh_mixture
         code = open_file(m, i, o->files[i], t, o->cache_dir, err);
     }
     if (code == HH_OK && o->needles > 0)
-        code =
-            hh_needle_docs_new(&m->needles, t, &(hh_needle_docs_options){.compact_share = 0.5, .seed = o->seed}, err);
+        code = hh_needle_docs_new(
+            &m->needles, t, &(hh_needle_docs_options){.compact_share = 0.5, .all_forms = o->all_forms, .seed = o->seed},
+            err);
     if (code != HH_OK) {
         hh_mixture_free(m);
         return code;

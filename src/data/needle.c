@@ -75,17 +75,42 @@ void hh_needle_draw_text(const hh_needles *n, hh_mt *mt, hh_needle_kind k, char 
     hh_buf_release(&text);
 }
 
-static const char *value_noun(const hh_needle_setting *s, bool plural) {
-    if (s->value == HH_KIND_UUIDS) return plural ? "uuids" : "uuid";
+static const char *value_noun(bool uuids, bool plural) {
+    if (uuids) return plural ? "uuids" : "uuid";
     return plural ? "numbers" : "number";
 }
 
-void hh_needle_sentence(const hh_needle_setting *s, const char *key, const char *value, hh_buf *out) {
-    hh_buf_printf(out, "One of the special magic %s for %s is: %s.", value_noun(s, true), key, value);
+void hh_needle_sentence(bool uuids, const char *key, const char *value, hh_buf *out) {
+    hh_buf_printf(out, "One of the special magic %s for %s is: %s.", value_noun(uuids, true), key, value);
+}
+
+void hh_needle_head(bool uuids, bool several, hh_buf *out) {
+    const char *noun = value_noun(uuids, several);
+    hh_buf_printf(out,
+                  "%s special magic %s %s hidden within the following text. Make sure to memorize it. I will quiz you "
+                  "about the %s afterwards.\n",
+                  several ? "Some" : "A", noun, several ? "are" : "is", noun);
+}
+
+static void add_keys(const char *const *key, int n, hh_buf *out) {
+    for (int i = 0; i < n; i++) hh_buf_printf(out, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : ", and ", key[i]);
+}
+
+void hh_needle_question(bool uuids, bool several, const char *const *key, int n, hh_buf *out) {
+    const char *noun = value_noun(uuids, several);
+    hh_buf_printf(out, "\nWhat %s the special magic %s for ", several ? "are all" : "is", noun);
+    add_keys(key, n, out);
+    hh_buf_printf(out, " mentioned in the provided text? The special magic %s for ", noun);
+    add_keys(key, n, out);
+    hh_buf_printf(out, " mentioned in the provided text %s", several ? "are" : "is");
+}
+
+static bool has_uuids(const hh_needle_setting *s) {
+    return s->value == HH_KIND_UUIDS;
 }
 
 static void add_needle(const hh_needles *n, const hh_needle_draw *d, int64_t needle, hh_buf *out) {
-    hh_needle_sentence(n->setting, d->key[needle / n->setting->n_values], d->value[needle], out);
+    hh_needle_sentence(has_uuids(n->setting), d->key[needle / n->setting->n_values], d->value[needle], out);
 }
 
 static void draw_needles(hh_needles *n, hh_needle_draw *d, int64_t *order) {
@@ -146,7 +171,7 @@ static void add_lines(hh_needles *n, const hh_needle_draw *d, const int64_t *ord
             char key[sizeof d->key[0]], value[sizeof d->value[0]];
             hh_needle_draw_text(n, &n->mt, s->key, key, sizeof key);
             hh_needle_draw_text(n, &n->mt, s->value, value, sizeof value);
-            hh_needle_sentence(s, key, value, &lines);
+            hh_needle_sentence(has_uuids(s), key, value, &lines);
         } else {
             hh_buf_puts(&lines, noise);
         }
@@ -167,12 +192,6 @@ static void add_lines(hh_needles *n, const hh_needle_draw *d, const int64_t *ord
     hh_buf_release(&lines);
 }
 
-static void add_query(const hh_needles *n, const hh_needle_draw *d, hh_buf *out) {
-    int asked = n->setting->n_asked;
-    for (int i = 0; i < asked; i++)
-        hh_buf_printf(out, "%s%s", i == 0 ? "" : i + 1 < asked ? ", " : ", and ", d->key[d->asked[i]]);
-}
-
 static double find_depth(const hh_needles *n, const hh_needle_draw *d, const char *context, size_t len) {
     hh_buf needle = {0};
     add_needle(n, d, d->asked[0] * n->setting->n_values, &needle);
@@ -189,14 +208,11 @@ static void compose(hh_needles *n, int64_t units) {
     hh_needle_draw *d = &n->last;
     hh_buf *out = &n->prompt;
     int64_t order[HH_MAX_NEEDLES];
-    bool one = s->n_asked * s->n_values == 1;
-    const char *noun = value_noun(s, !one), *is = one ? "is" : "are";
+    bool several = s->n_asked * s->n_values > 1;
+    const char *asked[HH_MAX_NEEDLES];
     draw_needles(n, d, order);
     hh_buf_clear(out);
-    hh_buf_printf(out,
-                  "%s special magic %s %s hidden within the following text. Make sure to memorize it. I will quiz you "
-                  "about the %s afterwards.\n",
-                  one ? "A" : "Some", noun, is, noun);
+    hh_needle_head(has_uuids(s), several, out);
     size_t begin = out->len;
     if (s->haystack == HH_HAYSTACK_ESSAY || s->haystack == HH_HAYSTACK_BOOK)
         add_essay(n, d, order, units, out);
@@ -204,11 +220,8 @@ static void compose(hh_needles *n, int64_t units) {
         add_lines(n, d, order, units, out);
     size_t end = out->len;
     hh_mt_sample(&n->mt, s->n_keys, s->n_asked, d->asked);
-    hh_buf_printf(out, "\nWhat %s the special magic %s for ", one ? "is" : "are all", noun);
-    add_query(n, d, out);
-    hh_buf_printf(out, " mentioned in the provided text? The special magic %s for ", noun);
-    add_query(n, d, out);
-    hh_buf_printf(out, " mentioned in the provided text %s", is);
+    for (int i = 0; i < s->n_asked; i++) asked[i] = d->key[d->asked[i]];
+    hh_needle_question(has_uuids(s), several, asked, s->n_asked, out);
     d->depth = find_depth(n, d, out->data + begin, end - begin);
 }
 

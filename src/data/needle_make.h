@@ -59,6 +59,12 @@ struct hh_needles {
 void hh_needle_draw_text(const hh_needles *n, hh_mt *mt, hh_needle_kind k, char *out, size_t size);
 /* Tokens of a text. */
 hh_code hh_needle_count(hh_needles *n, const char *text, size_t len, int64_t *count, hh_error *err);
-/* "One of the special magic numbers for KEY is: VALUE." */
-void hh_needle_sentence(const hh_needle_setting *s, const char *key, const char *value, hh_buf *out);
+/* RULER's words, appended to out, for values that are numbers or UUIDs, one or several in answer.
+ * "One of the special magic numbers for KEY is: VALUE." */
+void hh_needle_sentence(bool uuids, const char *key, const char *value, hh_buf *out);
+/* "A special magic number is hidden within the following text. ..." and a line's end. */
+void hh_needle_head(bool uuids, bool several, hh_buf *out);
+/* A line's end and "What is the special magic number for KEY mentioned in the provided text? The special magic number
+ * for KEY mentioned in the provided text is", of n keys. */
+void hh_needle_question(bool uuids, bool several, const char *const *key, int n, hh_buf *out);
 #endif

@@ -228,6 +228,49 @@ static void needle_documents_end_in_marked_answers(void **state) {
         HH_EINVAL, "sentences");
 }
 
+/* Every marked value stands in the text as a needle's, and the document ends with the last of them. */
+static void all_forms_ask_as_rulers_tasks_do(void **state) {
+    (void)state;
+    hh_needle_docs *d;
+    assert_ok(hh_needle_docs_new(&d, nano,
+                                 &(hh_needle_docs_options){.compact_share = 0.5, .all_forms = true, .seed = 12}, &err));
+    int uuids = 0, several = 0, lines = 0;
+    static const int64_t lengths[] = {160, 512, 1024};
+    for (int64_t i = 0; i < 90; i++) {
+        hh_ids ids = {0}, answer = {0};
+        hh_buf text = {0}, value = {0}, needle = {0};
+        int64_t length = lengths[i % 3];
+        int values = 0;
+        assert_ok(hh_needle_docs_get(d, i, length, &ids, &answer, &err));
+        assert_int_equal(ids.len, length);
+        assert_ok(hh_tokenizer_decode(nano, ids.data, ids.len, false, &text, &err));
+        for (int64_t j = 0; j < length; j++) {
+            if (!answer.data[j]) continue;
+            assert_ok(hh_tokenizer_decode(nano, ids.data + j, 1, false, &value, &err));
+            if (j + 1 < length && answer.data[j + 1]) continue;
+            const char *digits = value.data + (value.data[0] == ' ');
+            assert_true(strlen(digits) == 7 || strlen(digits) == 36);
+            assert_false(hh_needle_value_held_out(digits));
+            hh_buf_clear(&needle);
+            hh_buf_printf(&needle, " is: %s.", digits);
+            assert_non_null(strstr(text.data, needle.data));
+            uuids += strlen(digits) == 36;
+            values++;
+            hh_buf_clear(&value);
+        }
+        assert_true(values > 0);
+        several += strstr(text.data, "What are all the special magic numbers for ") && values > 1;
+        lines += strstr(text.data, ".\nOne of the special magic ") != NULL;
+        hh_ids_release(&ids);
+        hh_ids_release(&answer);
+        hh_buf_release(&text);
+        hh_buf_release(&value);
+        hh_buf_release(&needle);
+    }
+    assert_true(uuids > 10 && several > 5 && lines > 5);
+    hh_needle_docs_free(d);
+}
+
 static void sentences_end_where_a_reader_would_end_them(void **state) {
     (void)state;
     static const char text[] = "Mr. Holmes came in. \"Sit down!\" he said. (So he did.) J. Watson asked: why? Because";
@@ -248,6 +291,7 @@ int main(void) {
         cmocka_unit_test(rows_depend_on_seed_step_and_row_alone),
         cmocka_unit_test(a_mixture_refuses_what_cannot_be_trained_on),
         cmocka_unit_test(needle_documents_end_in_marked_answers),
+        cmocka_unit_test(all_forms_ask_as_rulers_tasks_do),
         cmocka_unit_test(sentences_end_where_a_reader_would_end_them),
     };
     return cmocka_run_group_tests_name("data/corpus", tests, open_nano, close_nano);
