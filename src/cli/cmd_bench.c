@@ -1,15 +1,18 @@
 /* `bench`: tokens a second of prefill and decode at several contexts, one JSON line each; the peer's script prints the
- * same lines. */
+ * same lines. Or of training steps, of which nothing is written. */
 #include "base/progress.h"
 #include "cli/opened.h"
 #include "session/session.h"
+#include "train/trainer.h"
+
+#include <inttypes.h>
 
 #include <stdio.h>
 #include <string.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static const char *contexts = "512,2048,8128", *kv = "auto";
-static int64_t chunk, decode = 32;
+static const char *contexts = "512,2048,8128", *kv = "auto", *train = "", *teacher_path = "";
+static int64_t chunk, decode = 32, steps = 4, micro_tokens;
 static bool json;
 
 static const hh_option options[] = {
@@ -25,6 +28,30 @@ static const hh_option options[] = {
      .min = 1,
      .max = 1e6,
      .help = "tokens to decode behind each"},
+    {.name = "train",
+     .kind = HH_OPTION_STRING,
+     .value = &train,
+     .argument = "NxT",
+     .help = "instead: training steps of N sequences of T tokens, on the next token"},
+    {.name = "teacher",
+     .kind = HH_OPTION_STRING,
+     .value = &teacher_path,
+     .argument = "MODEL",
+     .help = "with --train: steps of distillation from MODEL"},
+    {.name = "steps",
+     .kind = HH_OPTION_INT,
+     .value = &steps,
+     .argument = "N",
+     .min = 1,
+     .max = 1e6,
+     .help = "with --train: steps that are timed, behind one that is not"},
+    {.name = "micro-tokens",
+     .kind = HH_OPTION_INT,
+     .value = &micro_tokens,
+     .argument = "N",
+     .min = 0,
+     .max = 1 << 30,
+     .help = "with --train: tokens computed at once; 0 is the whole step"},
     HH_CLI_CHUNK_OPTION(chunk),
     HH_CLI_KV_OPTION(kv),
     HH_CLI_JSON_OPTION(json),
@@ -34,12 +61,15 @@ static const hh_option options[] = {
 
 static const hh_command command = {
     .verb = "bench",
-    .summary = "tokens a second of prefill and decode",
+    .summary = "tokens a second of prefill and decode, or of training",
     .words = "MODEL",
-    .description = "Prefills that many tokens in chunks, then decodes some more, and prints tokens a second of both. "
-                   "`kind` says how the weights "
-                   "are held. The ids are arbitrary: speed does not depend on them.",
-    .example = "hydrahead bench nano --contexts 64,256 --decode 8 --json",
+    .description =
+        "Prefills that many tokens in chunks, then decodes some more, and prints tokens a second of both. `kind` says "
+        "how the weights are held. The ids are arbitrary: speed does not depend on them.\n\n"
+        "With --train it takes steps of the optimizer and prints the fastest step's speed; nothing is written. On a "
+        "GPU every line ends with the memory that the driver counts as used, by this program and others.",
+    .example = "hydrahead bench nano --contexts 64,256 --decode 8 --json\n"
+               "hydrahead bench nano --train 4x128 --steps 1",
     .options = options,
     .min_words = 1,
     .max_words = 1,
@@ -59,6 +89,21 @@ static void kind_text(const hh_model *m, char out[64]) {
     }
 }
 
+/* The end of a line: what the driver counts, where there is one. */
+static void print_memory(const hh_backend *be) {
+    size_t free_bytes = 0, all = 0;
+    char text[32];
+    if (be->memory) be->memory((hh_backend *)be, &free_bytes, &all);
+    if (all && json) {
+        printf(", \"gpu_bytes\": %zu", all - free_bytes);
+    } else if (all) {
+        hh_cli_bytes_text((double)(all - free_bytes), text);
+        printf("   %s in use", text);
+    }
+    puts(json ? "}" : "");
+    fflush(stdout);
+}
+
 static hh_code measure(const hh_model *m, hh_session *s, int64_t context, const int32_t *ids, hh_error *err) {
     char kind[64];
     kind_text(m, kind);
@@ -70,13 +115,13 @@ static hh_code measure(const hh_model *m, hh_session *s, int64_t context, const 
     double end = hh_now(), prefill_rate = (double)context / (middle - start),
            decode_rate = (double)decode / (end - middle);
     if (json) {
-        printf("{\"kind\": \"%s\", \"context\": %lld, \"prefill_tok_s\": %.1f, \"decode_tok_s\": %.1f}\n", kind,
+        printf("{\"kind\": \"%s\", \"context\": %lld, \"prefill_tok_s\": %.1f, \"decode_tok_s\": %.1f", kind,
                (long long)context, prefill_rate, decode_rate);
     } else {
-        printf("%-12s context %7lld   prefill %9.1f tokens/s   decode %8.1f tokens/s\n", kind, (long long)context,
+        printf("%-12s context %7lld   prefill %9.1f tokens/s   decode %8.1f tokens/s", kind, (long long)context,
                prefill_rate, decode_rate);
     }
-    fflush(stdout);
+    print_memory(m->be);
     return HH_OK;
 }
 
@@ -85,6 +130,81 @@ static hh_code warm_up(const hh_backend *be, hh_session *s, int64_t longest, con
     HH_TRY(hh_session_eval(s, ids, longest < be->pass_tokens ? longest : be->pass_tokens, err));
     for (int64_t i = 0; i < decode && i < 4; i++) HH_TRY(hh_session_step(s, ids[0], err));
     return HH_OK;
+}
+
+/* -- training -- */
+
+static hh_code fill_sequence(void *context, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
+                             uint8_t *flags, hh_error *err) {
+    const int64_t vocab = *(const int64_t *)context, first = (step * n_rows + row) * length;
+    (void)err;
+    for (int64_t i = 0; i < length; i++) {
+        ids[i] = (int32_t)(((first + i) * 7919 + 100) % vocab);
+        flags[i] = 0;
+    }
+    return HH_OK;
+}
+
+static hh_code parse_shape(int64_t *n, int64_t *length, hh_error *err) {
+    char end;
+    if (sscanf(train, "%" SCNd64 "x%" SCNd64 "%c", n, length, &end) == 2 && *n > 0 && *length > 1 && *n < 1 << 20 &&
+        *length <= 1 << 30)
+        return HH_OK;
+    return hh_fail(err, HH_EINVAL, "--train %s: write it like 8x2048, sequences and their tokens", train);
+}
+
+static void print_training(const hh_trainer *t, int64_t n, int64_t length, double seconds) {
+    const double rate = (double)(n * length) / seconds;
+    const char *stage = t->teacher ? "distill" : "extend";
+    if (json) {
+        printf("{\"stage\": \"%s\", \"sequences\": %" PRId64 ", \"length\": %" PRId64 ", \"micro_tokens\": %" PRId64
+               ", \"step_s\": %.5f, \"train_tok_s\": %.1f",
+               stage, n, length, t->o.data.micro_tokens, seconds, rate);
+    } else {
+        printf("%-8s %5" PRId64 " x %6" PRId64 "   %9.2f ms a step   %9.1f tokens/s", stage, n, length, seconds * 1e3,
+               rate);
+    }
+    print_memory(t->be);
+}
+
+static hh_code time_steps(hh_trainer *t, int64_t n, int64_t length, hh_error *err) {
+    enum { UNTIMED = 1 };
+    double best = 0;
+    for (int64_t i = 0; i < UNTIMED + steps; i++) {
+        hh_step_report r;
+        HH_TRY(hh_trainer_step(t, &r, err));
+        if (i == UNTIMED || (i > UNTIMED && r.seconds < best)) best = r.seconds;
+    }
+    print_training(t, n, length, best);
+    return HH_OK;
+}
+
+static hh_code work_training(const char *path, hh_error *err) {
+    int64_t n, length;
+    HH_TRY(parse_shape(&n, &length, err));
+    hh_backend *be = NULL;
+    hh_model *m = NULL, *teacher = NULL;
+    hh_trainer *t = NULL;
+    hh_code code;
+    HH_TRY(hh_cli_backend(&common, &be, err));
+    HH_TRY_GOTO(code, hh_model_open(&m, be, path, HH_LOAD_REAL, err), done);
+    if (*teacher_path) HH_TRY_GOTO(code, hh_model_open(&teacher, be, teacher_path, HH_LOAD_STORED, err), done);
+    hh_trainer_options o = hh_trainer_defaults(teacher ? &hh_stage_distill : &hh_stage_extend, steps);
+    o.data.sequences = n;
+    o.data.length = &length;
+    o.data.n_lengths = 1;
+    o.data.micro_tokens = micro_tokens > length ? micro_tokens : micro_tokens ? length : n * length;
+    o.data.seed = (uint64_t)common.seed;
+    o.data.fill = fill_sequence;
+    o.data.context = &m->config.vocab;
+    HH_TRY_GOTO(code, hh_trainer_new(&t, &o, teacher, &m, 1, err), done);
+    code = time_steps(t, n, length, err);
+done:
+    hh_trainer_free(t);
+    hh_model_close(teacher);
+    hh_model_close(m);
+    hh_backend_close(be);
+    return code;
 }
 
 static hh_code work(const char *path, hh_error *err) {
@@ -121,7 +241,10 @@ int hh_cmd_bench(int argc, char **argv) {
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
-    work(words.word[0], &err);
+    if (*train)
+        work_training(words.word[0], &err);
+    else
+        work(words.word[0], &err);
     hh_words_release(&words);
     return err.code == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
 }

@@ -9,7 +9,7 @@
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static int64_t ctx = 4096, batch = 1, chunk;
-static const char *kv = "auto";
+static const char *kv = "auto", *teacher_path = "";
 static bool train, json;
 
 static const hh_option options[] = {
@@ -35,6 +35,11 @@ static const hh_option options[] = {
      .kind = HH_OPTION_FLAG,
      .value = &train,
      .help = "a training step instead: weights, gradients and moments, and the activations of all layers"},
+    {.name = "teacher",
+     .kind = HH_OPTION_STRING,
+     .value = &teacher_path,
+     .argument = "MODEL",
+     .help = "with --train: distillation from MODEL"},
     HH_CLI_JSON_OPTION(json),
     HH_CLI_COMMON_OPTIONS(common),
     {0},
@@ -44,9 +49,11 @@ static const hh_command command = {
     .verb = "plan",
     .summary = "memory that a model needs, before loading it",
     .words = "MODEL",
-    .description = "Prints what running MODEL at a context of --ctx tokens takes, part by part, without reading its "
-                   "weights. The KV cache holds "
-                   "the kept heads only; the state of Gated DeltaNet heads does not grow with the context.",
+    .description =
+        "Prints what running MODEL at a context of --ctx tokens takes, part by part, without reading its "
+        "weights. The KV cache holds "
+        "the kept heads only; the state of Gated DeltaNet heads does not grow with the context. On a GPU the "
+        "sum is what the driver will count as used, with its own context and what other programs have now.",
     .example = "hydrahead plan nano --ctx 4096\nhydrahead plan nano --ctx 256 --batch 32 --train",
     .options = options,
     .min_words = 1,
@@ -89,14 +96,35 @@ static void plan_training(table *t, const hh_config *c, const hh_backend *be, do
     add(t, "gradients", "gradients", weights);
     add(t, "moments", "moments of AdamW", 2 * weights);
     if (be->host_memory) add(t, "saving", "a copy of the weights, for saving", weights);
+    const int64_t n = ctx * batch; /* losses and the gradient of the last layer's output: hh_trainer's own */
+    const size_t own = (size_t)n * 2 * sizeof(hh_real) + hh_dtype_bytes(be->activation, n * c->width);
     add(t, "activations", "activations of all layers",
-        (double)hh_run_bytes(c, be->activation, ctx * batch, batch, HH_RUN_TRAINING));
+        (double)(hh_run_bytes(c, be->activation, n, batch, HH_RUN_TRAINING) + own));
+}
+
+/* Distillation's other model, which stands beside the student and runs forward. */
+static hh_code plan_teacher(table *t, hh_backend *be, hh_error *err) {
+    hh_config *c = hh_alloc(sizeof *c);
+    size_t arena = 0, mapped = 0;
+    hh_code code = hh_model_measure(teacher_path, be, HH_LOAD_STORED, c, &arena, &mapped, err);
+    if (code == HH_OK) {
+        const int64_t n = ctx * batch;
+        add(t, "teacher", "weights of the teacher", (double)(arena + mapped));
+        add(t, "teacher_activations", "activations of the teacher",
+            (double)hh_run_bytes(c, be->activation, n, batch, HH_RUN_INFERENCE));
+    }
+    hh_free(c);
+    return code;
 }
 
 /* What the program takes beside the model: on a GPU nothing of it is the host's. */
-static void plan_rest(table *t, const hh_config *c, const hh_backend *be) {
+static void plan_rest(table *t, const hh_config *c, hh_backend *be) {
     if (be->reserved) {
+        size_t free_bytes = 0, all = 0;
+        if (be->memory) be->memory(be, &free_bytes, &all);
         add(t, "scratch", "scratch, workspace and lists of the operations", (double)be->reserved);
+        add(t, "driver", "the driver's context and other programs, as now",
+            (double)(all - free_bytes) - (double)be->reserved);
         return;
     }
     const bool bf16 = c->stored == HH_DTYPE_BF16 && be->precision != HH_PRECISION_F32 && hh_gemm_has_bf16();
@@ -117,8 +145,11 @@ static double total_of(const table *t) {
 static hh_code check_fit(const table *t, hh_backend *be, const char *path, hh_error *err) {
     size_t free_bytes = 0, all = 0;
     if (be->memory) be->memory(be, &free_bytes, &all);
-    const double needed = total_of(t), there = (double)(free_bytes + be->reserved);
-    if (!all || needed <= there) return HH_OK;
+    if (!all || total_of(t) <= (double)all) return HH_OK;
+    double used = 0; /* by what is no part of this model */
+    for (int i = 0; i < t->n; i++)
+        if (!strcmp(t->row[i].key, "driver")) used = t->row[i].bytes;
+    const double needed = total_of(t) - used, there = (double)all - used;
     return hh_fail(
         err, HH_ENOMEM,
         "%s needs %.2f GiB where %.2f of %.2f GiB are free; a shorter --ctx, a smaller --batch or --chunk, or "
@@ -165,12 +196,15 @@ static hh_code make(table *t, const char *path, hh_error *err) {
         add(t, "mapped", "weights used from the file", (double)mapped);
         if (train) {
             plan_training(t, c, be, (double)arena);
+            if (*teacher_path) code = plan_teacher(t, be, err);
         } else {
             plan_inference(t, c, be);
         }
         plan_rest(t, c, be);
-        print_table(t, path);
-        code = check_fit(t, be, path, err);
+        if (code == HH_OK) {
+            print_table(t, path);
+            code = check_fit(t, be, path, err);
+        }
     }
     hh_tokenizer_close(tokenizer);
     hh_backend_close(be);
