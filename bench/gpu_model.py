@@ -3,8 +3,9 @@
 
     python3 bench/gpu_model.py [SECTION ...] [--program build-cuda/hydrahead] [--work DIR] [--out FILE] [--shape qwen3-1.7b] [--tiny]
 
-Sections: smollm2 prefill 3to1 7to1 train16k train2k distill probe (all by default); each stands alone, so that a run may be cut into
-several, and a figure that stands in --out is not measured again. Models are random ones of the shape (tools/random_model.py), made in
+Sections: prefill train2k 7to1 probe 3to1 distill small smollm2 train16k plan (all by default); each stands alone, so that a run may be
+cut into several, and a figure that stands in --out is not measured again. `small` are steps so short that launches bound them; `plan` is
+memory alone, of small models and large. Models are random ones of the shape (tools/random_model.py), made in
 --work when a section wants them. --tiny checks every command line on a model of nano's shape, on the CPU if --device says so.
 
 Columns: `value` in `unit`; `floor` is what the card's arithmetic or bandwidth allows (787 TFLOP/s measured for bf16 products, 4.24 TB/s
@@ -68,7 +69,7 @@ def model(shape, kind):
     path = os.path.join(a.work, f'{shape}-{kind}')
     if not os.path.exists(os.path.join(path, 'config.json')):  # it is written last
         keep = dict(dense=[], **{'3to1': ['--keep', '3:1'], '7to1': ['--keep', '7:1', '--by', 'kv']})[kind]
-        what = os.path.join(NANO, 'config.json') if a.tiny else shape
+        what = os.path.join(NANO, 'config.json') if a.tiny or shape == 'nano' else shape
         subprocess.run([sys.executable, os.path.join(ROOT, 'tools/random_model.py'), what, path, *keep, '--tokenizer',
                         os.path.join(NANO, 'tokenizer.json')], check=True, stdout=sys.stderr)
     return path
@@ -110,6 +111,14 @@ def inference(shape, kind, contexts):
                 emit(f'{shape} {kind} {n // K}K fits', gib, 'GiB', target=24)
 
 
+def memory_of_run(shape, kind, context):
+    if f'{shape} {kind} run {context // K}K memory' in known:
+        return
+    n, decode = context // T, 8 if a.tiny else 64
+    lines = call('bench', model(shape, kind), '--contexts', n - decode, '--decode', decode, '--json')
+    memory(f'{shape} {kind} run {context // K}K', lines, call('plan', model(shape, kind), '--ctx', n, '--json'))
+
+
 def flops_of_training(shape, sequences, length):
     """Of the dense model, as bench/peers counts them."""
     c = config(shape)
@@ -139,8 +148,8 @@ def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3):
         more = dict(mfu=round(flops * l['train_tok_s'] / PEAK, 4)) if dense and not a.tiny else {}
         peer = PEER_TRAIN.get((shape, 'distill')) if teacher else PEER_TRAIN.get((shape, sequences, length)) if dense else None
         share = {2 * K: 0.5, 16 * K: 0.45}.get(length)
-        target = 250e3 if teacher and shape != QWEN else share * PEAK / flops if dense and shape == QWEN and share else None
-        floor = 900e3 if teacher and shape != QWEN else PEAK / flops if dense else None
+        target = 250e3 if teacher and shape == 'smollm2-135m' else share * PEAK / flops if dense and shape == QWEN and share else None
+        floor = 900e3 if teacher and shape == 'smollm2-135m' else PEAK / flops if dense else None
         emit(name, l['train_tok_s'], 'tokens/s', peer, floor, target, ms_a_step=round(l['step_s'] * 1e3, 2), **more)
     memory(name, lines, call(*plan))
 
@@ -169,15 +178,20 @@ def probing(shape):
 
 
 SECTIONS = {
-    'smollm2': lambda: (inference('smollm2-135m', 'dense', [4 * K, 32 * K, 128 * K]), inference('smollm2-135m', '7to1', [4 * K, 32 * K, 128 * K, 512 * K])),
     'prefill': lambda: inference(a.shape, 'dense', [4 * K, 32 * K, 128 * K]),
-    '3to1': lambda: inference(a.shape, '3to1', [4 * K, 32 * K, 128 * K, 512 * K]),
-    '7to1': lambda: inference(a.shape, '7to1', [4 * K, 32 * K, 128 * K, 512 * K]),
     'train2k': lambda: training(a.shape, 'dense', 8, 2 * K),
-    'train16k': lambda: (training(a.shape, 'dense', 2, 16 * K, micro=16 * K, steps=2), training(a.shape, '3to1', 2, 16 * K, micro=16 * K, steps=2)),
-    'distill': lambda: (training('smollm2-135m', '3to1', 32, 2 * K, 'dense'), training('smollm2-135m', '3to1', 64, K, 'dense'),
-                        training('smollm2-135m', '3to1', 8, K, 'dense'), training('smollm2-135m', 'dense', 32, 2 * K)),
+    '7to1': lambda: inference(a.shape, '7to1', [4 * K, 32 * K, 128 * K, 512 * K]),
     'probe': lambda: probing(a.shape),
+    '3to1': lambda: inference(a.shape, '3to1', [4 * K, 32 * K, 128 * K, 512 * K]),
+    'distill': lambda: (training('smollm2-135m', '3to1', 32, 2 * K, 'dense'), training('smollm2-135m', '3to1', 64, K, 'dense'),
+                        training('smollm2-135m', 'dense', 32, 2 * K)),
+    'small': lambda: (training('smollm2-135m', '3to1', 1, 64, 'dense', steps=8), training('smollm2-135m', '3to1', 8, K, 'dense', steps=8),
+                      training('nano', '7to1', 1, 64, 'dense', steps=8), training('nano', '7to1', 16, 256, 'dense', steps=8),
+                      training('nano', 'dense', 16, 512, steps=8)),
+    'smollm2': lambda: (inference('smollm2-135m', 'dense', [4 * K, 32 * K, 128 * K]),
+                        inference('smollm2-135m', '7to1', [4 * K, 32 * K, 128 * K, 512 * K])),
+    'train16k': lambda: (training(a.shape, 'dense', 2, 16 * K, micro=16 * K, steps=2), training(a.shape, '3to1', 2, 16 * K, micro=16 * K, steps=2)),
+    'plan': lambda: (memory_of_run('nano', 'dense', 8 * K), memory_of_run('nano', '7to1', 64 * K), memory_of_run('smollm2-135m', 'dense', 8 * K)),
 }
 
 if __name__ == '__main__':
