@@ -39,14 +39,6 @@ hh_code hh_engine_need_tokenizer(const hh_engine *e, hh_error *err) {
 
 /* -- opening -- */
 
-static hh_code choose_kv(hh_dtype *out, const char *word, const hh_backend *be, hh_error *err) {
-    *out = be->activation;
-    if (!word || !strcmp(word, "auto")) return HH_OK;
-    *out = !strcmp(word, "bf16") ? HH_DTYPE_BF16 : HH_DTYPE_F32;
-    if (!strcmp(word, "bf16") || !strcmp(word, "f32")) return HH_OK;
-    return hh_fail(err, HH_EINVAL, "there is no KV cache of type '%s'; it is auto, f32 or bf16", word);
-}
-
 static void add_end_ids(hh_engine *e, const int32_t *ids, int64_t n) {
     for (int64_t i = 0; i < n && e->n_end_ids < HH_MOST_END_IDS; i++) {
         int64_t at = 0;
@@ -92,9 +84,9 @@ static hh_code open_parts(hh_engine *e, const char *path, const hh_engine_option
     size_t arena = 0, mapped = 0;
     HH_TRY(check_options(o, err));
     HH_TRY(hh_device_open(&e->be, o->device, o->dtype, o->threads, err));
-    HH_TRY(choose_kv(&e->kv_dtype, o->kv, e->be, err));
     HH_TRY(hh_model_measure(path, e->be, HH_LOAD_STORED, NULL, &arena, &mapped, err));
     HH_TRY(hh_model_open(&e->m, e->be, path, HH_LOAD_STORED, err));
+    HH_TRY(hh_cache_type(&e->kv_dtype, o->kv, e->be, &e->m->config, err));
     if (o->rope) HH_TRY(hh_model_stretch(e->m, o->rope, err));
     e->weight_bytes = arena + mapped;
     e->backend_name = e->be->isa ? hh_sprintf("%s (%s)", e->be->name, e->be->isa) : hh_strdup(e->be->name);

@@ -93,15 +93,12 @@ hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err);
 typedef struct hh_comm hh_comm;
 hh_code hh_cli_comm(hh_cli_common *c, hh_comm *out, hh_error *err);
 
-/* The words of --kv, the type of a KV cache: auto is that of the activations. */
-#define HH_CLI_KV_CHOICES "auto|f32|bf16"
-/* The entry of verbs with a cache, for `static const char *kv`. */
+/* The entry of verbs with a cache, for `static const char *kv`: a word of hh_cache_type. */
 #define HH_CLI_KV_OPTION(kv)                                                                                           \
     {                                                                                                                  \
-        .name = "kv", .kind = HH_OPTION_CHOICE, .value = &(kv), .choices = HH_CLI_KV_CHOICES,                          \
-        .help = "type of the KV cache: auto is that of the activations"                                                \
+        .name = "kv", .kind = HH_OPTION_CHOICE, .value = &(kv), .choices = "auto|f32|bf16|q8_0",                       \
+        .help = "type of the KV cache: auto is that of the activations, q8_0 has 8 bits and a scale for 32 numbers"    \
     }
-hh_dtype hh_cli_kv_dtype(const char *word, const hh_backend *be);
 
 /* Flushes stdout; exit code 0, or 1 with a sentence when what was printed could not be written (a full disk). */
 int hh_cli_done(void);

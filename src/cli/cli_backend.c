@@ -12,10 +12,6 @@ hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err) 
     return hh_device_open(out, c->device, c->dtype, (int)c->threads, err);
 }
 
-hh_dtype hh_cli_kv_dtype(const char *word, const hh_backend *be) {
-    return !strcmp(word, "auto") ? be->activation : !strcmp(word, "bf16") ? HH_DTYPE_BF16 : HH_DTYPE_F32;
-}
-
 /* "cuda" is the GPU of the process's number on its host. */
 static void choose_gpu(hh_cli_common *c, const hh_comm *group) {
     static char own[16];

@@ -222,7 +222,8 @@ static hh_code work(const char *path, hh_error *err) {
         if (list[i] > longest) longest = list[i];
     }
     HH_TRY_GOTO(code, hh_cli_opened_open(&o, &common, path, false, err), done);
-    const hh_session_options so = {.context = longest + decode, .chunk = chunk, .kv_dtype = hh_cli_kv_dtype(kv, o.be)};
+    hh_session_options so = {.context = longest + decode, .chunk = chunk};
+    HH_TRY_GOTO(code, hh_cache_type(&so.kv_dtype, kv, o.be, &o.m->config, err), done);
     HH_TRY_GOTO(code, hh_session_new(&s, o.m, &so, err), done);
     ids = hh_alloc((size_t)longest * sizeof *ids);
     for (int64_t i = 0; i < longest; i++) ids[i] = (int32_t)((i * 7919 + 100) % o.m->config.vocab);

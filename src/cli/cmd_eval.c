@@ -17,7 +17,7 @@
 static hh_cli_common common = {.dtype = "auto", .seed = 42};
 static const char *tasks = "niah_single_1,niah_single_2,niah_single_3,niah_multikey_1,niah_multikey_2,niah_multikey_3,"
                            "niah_multivalue,niah_multiquery";
-static const char *lengths = "1024,4096", *json_file, *html_file, *haystack, *summary_file, *rope;
+static const char *lengths = "1024,4096", *json_file, *html_file, *haystack, *summary_file, *rope, *kv = "auto";
 static int64_t samples = 16, length, limit, max_new = 128;
 static hh_words files;
 static bool items;
@@ -101,6 +101,12 @@ static const hh_option options[] = {
      .value = &rope,
      .argument = "KIND:F",
      .help = "stretch the positions of all models: yarn:4 or linear:4 for four times their own length"},
+    {.name = "kv",
+     .kind = HH_OPTION_STRING,
+     .value = &kv,
+     .argument = "LIST",
+     .help = "types of the KV cache, auto, f32, bf16 or q8_0, with commas between: every model is measured with each; "
+             "auto is that of the activations"},
     HH_CLI_COMMON_OPTIONS(common),
     {0}};
 
@@ -120,7 +126,8 @@ static const hh_command command = {
         "generate: greedy answers to {\"prompt\"} lines; with {\"answers\"}, the share found in the text.\n\n"
         "Results are kept under the model's path, or under NAME.",
     .example = "hydrahead eval ruler nano --tasks niah_single_2,niah_book --lengths 256 --samples 4\n"
-               "hydrahead eval perplexity nano --file models/nano/text_valid.txt.gz --length 256 --limit 20",
+               "hydrahead eval perplexity nano --file models/nano/text_valid.txt.gz --length 256 --limit 20\n"
+               "hydrahead eval ruler nano --tasks niah_book --lengths 256 --samples 8 --kv auto,q8_0",
     .options = options,
     .min_words = 2,
     .max_words = -1};
@@ -426,6 +433,40 @@ static hh_code check_outputs(hh_error *err) {
     return HH_OK;
 }
 
+/* Every model with every type of cache of --kv, the models still owned by `s`. A type that is not "auto" is part of the
+ * name that results are kept under. */
+static hh_code pair_with_caches(hh_subject **out, int64_t *n_out, const hh_subject *s, int64_t n, const hh_words *types,
+                                hh_error *err) {
+    if (!types->n) return hh_fail(err, HH_EINVAL, "--kv: no type is named");
+    hh_subject *pair = *out = hh_alloc((size_t)(n * types->n) * sizeof *pair);
+    *n_out = n * types->n;
+    for (int64_t i = 0; i < n * types->n; i++) {
+        const char *type = types->word[i % types->n];
+        const hh_subject *model = &s[i / types->n];
+        pair[i] = (hh_subject){.model = model->model, .tokenizer = model->tokenizer, .kv = type};
+        pair[i].own_name = strcmp(type, "auto") ? hh_sprintf("%s, kv %s", model->name, type) : hh_strdup(model->name);
+        pair[i].name = pair[i].own_name;
+        hh_dtype known;
+        HH_TRY(hh_subject_kv(&pair[i], &known, err));
+        for (int64_t j = 0; j < i; j++)
+            if (!strcmp(pair[j].name, pair[i].name)) return hh_fail(err, HH_EINVAL, "--kv: '%s' is named twice", type);
+    }
+    return HH_OK;
+}
+
+static hh_code run_with_caches(measure_fn *run, const hh_subject *s, int64_t n, hh_error *err) {
+    hh_words types;
+    hh_subject *pair = NULL;
+    int64_t pairs = 0;
+    HH_TRY(hh_parse_word_list(kv, &types));
+    hh_code code = pair_with_caches(&pair, &pairs, s, n, &types, err);
+    if (code == HH_OK) code = run(pair, pairs, err);
+    for (int64_t i = 0; i < pairs; i++) hh_free(pair[i].own_name);
+    hh_free(pair);
+    hh_words_release(&types);
+    return code;
+}
+
 int hh_cmd_eval(int argc, char **argv) {
     hh_error err = {0};
     hh_words words;
@@ -443,7 +484,7 @@ int hh_cmd_eval(int argc, char **argv) {
     if (code == HH_OK && summary_file && run == run_perplexity && files.n != 1)
         code = hh_fail(&err, HH_EINVAL, "eval perplexity: a --summary holds one text's perplexity; give one --file");
     if (code == HH_OK) code = hh_subjects_open(&s, be, &names, rope, &err);
-    if (code == HH_OK) code = run(s, names.n, &err);
+    if (code == HH_OK) code = run_with_caches(run, s, names.n, &err);
     hh_subjects_close(s, names.n);
     hh_backend_close(be);
     hh_words_release(&words);

@@ -83,8 +83,7 @@ static void add(table *t, const char *key, const char *what, double bytes) {
     if (bytes > 0) t->row[t->n++] = (row){.key = key, .what = what, .bytes = bytes};
 }
 
-static void plan_inference(table *t, const hh_config *c, const hh_backend *be) {
-    const hh_dtype type = hh_cli_kv_dtype(kv, be);
+static void plan_inference(table *t, const hh_config *c, const hh_backend *be, hh_dtype type) {
     const hh_session_options o = {.context = ctx, .chunk = chunk, .kv_dtype = type};
     const double cache = (double)hh_cache_bytes(c, ctx, type), fixed = (double)hh_cache_bytes(c, 0, type);
     add(t, "kv_cache", "KV cache of the kept heads", (double)batch * (cache - fixed));
@@ -153,7 +152,7 @@ static hh_code check_fit(const table *t, hh_backend *be, const char *path, hh_er
     return hh_fail(
         err, HH_ENOMEM,
         "%s needs %.2f GiB where %.2f of %.2f GiB are free; a shorter --ctx, a smaller --batch or --chunk, or "
-        "--kv bf16 takes less",
+        "--kv q8_0 takes less",
         path, needed / (1 << 30), there / (1 << 30), (double)all / (1 << 30));
 }
 
@@ -184,9 +183,11 @@ static hh_code make(table *t, const char *path, hh_error *err) {
     hh_tokenizer *tokenizer = NULL;
     hh_config *c = hh_alloc(sizeof *c);
     size_t arena, mapped;
+    hh_dtype type;
     hh_code code = hh_cli_backend(&common, &be, err);
     if (code == HH_OK)
         code = hh_model_measure(path, be, train ? HH_LOAD_REAL : HH_LOAD_STORED, c, &arena, &mapped, err);
+    if (code == HH_OK) code = hh_cache_type(&type, kv, be, c, err);
     if (code == HH_OK) {
         hh_error none = {0};
         if (hh_cli_tokenizer(&tokenizer, path, &none) != HH_OK) tokenizer = NULL; /* ids alone need none */
@@ -198,7 +199,7 @@ static hh_code make(table *t, const char *path, hh_error *err) {
             plan_training(t, c, be, (double)arena);
             if (*teacher_path) code = plan_teacher(t, be, err);
         } else {
-            plan_inference(t, c, be);
+            plan_inference(t, c, be, type);
         }
         plan_rest(t, c, be);
         if (code == HH_OK) {

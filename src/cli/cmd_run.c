@@ -222,7 +222,8 @@ static hh_code read_prompt(hh_buf *out, const char *word, hh_error *err) {
 
 static hh_code new_session(hh_session **out, const hh_cli_opened *o, int64_t tokens, hh_error *err) {
     if (!chunk) chunk = o->be->pass_tokens;
-    const hh_session_options so = {.context = tokens, .chunk = chunk, .kv_dtype = hh_cli_kv_dtype(kv, o->be)};
+    hh_session_options so = {.context = tokens, .chunk = chunk};
+    HH_TRY(hh_cache_type(&so.kv_dtype, kv, o->be, &o->m->config, err));
     return hh_session_new(out, o->m, &so, err);
 }
 

@@ -139,7 +139,8 @@ hh_code hh_eval_generate(json_t **out, const hh_subject *s, const hh_prompts *p,
         if (ids[i].len > longest) longest = ids[i].len;
     }
     hh_subject_end_ids(s, &g.end_ids);
-    const hh_dtype kv = s->model->be->activation;
+    hh_dtype kv = HH_DTYPE_REAL;
+    if (code == HH_OK) code = hh_subject_kv(s, &kv, err);
     g.n_at_once = hh_many_fitting(s->model, longest + max_new, kv);
     if (g.n_at_once > p->n) g.n_at_once = p->n;
     if (code == HH_OK) code = hh_many_new(&g.many, s->model, g.n_at_once, longest + max_new, kv, err);

@@ -29,6 +29,7 @@ struct hh_loglik {
     hh_run *run;
     hh_cache **cache;
     int64_t n_caches, max_tokens, max_length;
+    bool cached;      /* a sequence without company is read through a cache too */
     hh_tensor x, nll; /* [ROWS, C] rows looked at; [ROWS] */
     hh_real *host;    /* [ROWS] nll for the CPU */
     int32_t *ids;     /* [max_tokens] */
@@ -43,19 +44,21 @@ static void place(hh_loglik *l, hh_arena *a) {
 }
 
 hh_code hh_loglik_new(hh_loglik **out, const hh_model *m, int64_t max_length, int64_t max_group, int64_t batch,
-                      hh_error *err) {
+                      hh_dtype kv_dtype, hh_error *err) {
     HH_ASSERT(max_length >= 1 && max_group >= 1);
     hh_loglik *l = hh_alloc(sizeof *l);
     const int64_t budget = (int64_t)1 << 30; /* bytes of caches, unless one group needs more */
     *out = NULL;
     l->m = m;
     l->max_length = max_length;
+    l->cached = kv_dtype != m->be->activation;
     if (batch < m->be->pass_tokens) batch = m->be->pass_tokens;
     l->max_tokens = batch > max_length ? batch : max_length;
-    size_t bytes = hh_cache_bytes(&m->config, max_length, m->be->activation);
-    int64_t wanted = max_group == 1 ? 0 : bytes ? budget / (int64_t)bytes : 64;
+    size_t bytes = hh_cache_bytes(&m->config, max_length, kv_dtype);
+    const bool none = max_group == 1 && !l->cached;
+    int64_t wanted = none ? 0 : bytes ? budget / (int64_t)bytes : 64;
     if (wanted > 64) wanted = 64;
-    if (max_group > 1 && wanted < max_group) wanted = max_group;
+    if (!none && wanted < max_group) wanted = max_group;
     l->cache = hh_alloc((size_t)wanted * sizeof(hh_cache *));
     hh_arena count;
     hh_arena_init_counting(&count, "run");
@@ -65,7 +68,7 @@ hh_code hh_loglik_new(hh_loglik **out, const hh_model *m, int64_t max_length, in
     l->host = hh_alloc(ROWS * sizeof *l->host);
     if (code == HH_OK) code = hh_run_new(&l->run, m, l->max_tokens, MAX_SPANS, HH_RUN_INFERENCE, err);
     for (; code == HH_OK && l->n_caches < wanted; l->n_caches++) {
-        code = hh_cache_new(&l->cache[l->n_caches], m, max_length, m->be->activation, err);
+        code = hh_cache_new(&l->cache[l->n_caches], m, max_length, kv_dtype, err);
         if (code != HH_OK) break;
     }
     l->ids = hh_alloc((size_t)l->max_tokens * sizeof *l->ids);
@@ -183,18 +186,23 @@ static int64_t count_rests(const hh_scored *s, int64_t n, int64_t common) {
     return rests;
 }
 
+/* Caches of a group with that many sequences beyond its common part. */
+static int64_t caches_for(const hh_loglik *l, int64_t rests) {
+    return rests == 0 && l->cached ? 1 : rests;
+}
+
 static void add_group(hh_loglik *l, batch *b, hh_scored *s, int64_t n, int64_t common) {
-    int64_t rests = count_rests(s, n, common);
+    const int64_t rests = count_rests(s, n, common), caches = caches_for(l, rests);
     hh_cache **cache = l->cache + b->n_caches;
-    for (int64_t i = 0; i < rests; i++) hh_cache_reset(cache[i]);
-    piece shared = {s[0].ids, 0, common, s, n, rests ? cache[0] : NULL};
+    for (int64_t i = 0; i < caches; i++) hh_cache_reset(cache[i]);
+    piece shared = {s[0].ids, 0, common, s, n, caches ? cache[0] : NULL};
+    b->n_caches += caches;
     if (rests == 0)
         b->whole[b->n_whole++] = shared;
     else if (common > 0)
         b->head[b->n_head++] = shared;
     for (int64_t i = 0; i < n; i++)
-        if (s[i].n - 1 > common)
-            b->tail[b->n_tail++] = (piece){s[i].ids, common, s[i].n - 1, &s[i], 1, l->cache[b->n_caches++]};
+        if (s[i].n - 1 > common) b->tail[b->n_tail++] = (piece){s[i].ids, common, s[i].n - 1, &s[i], 1, *cache++};
     b->tokens += common + 1;
 }
 
@@ -220,8 +228,9 @@ hh_code hh_loglik_score(hh_loglik *l, hh_scored *s, int64_t n, hh_error *err) {
             s[hi].greedy = true;
         }
         int64_t common = common_length(s + lo, hi - lo), rests = count_rests(s + lo, hi - lo, common);
-        HH_ASSERT(rests == 0 || rests <= l->n_caches);
-        if (b.tokens > 0 && (b.tokens + common > l->max_tokens || b.n_caches + rests > l->n_caches))
+        const int64_t caches = caches_for(l, rests);
+        HH_ASSERT(caches <= l->n_caches);
+        if (b.tokens > 0 && (b.tokens + common > l->max_tokens || b.n_caches + caches > l->n_caches))
             code = run_batch(l, &b, err);
         if (code == HH_OK) add_group(l, &b, s + lo, hi - lo, common);
     }

@@ -18,9 +18,10 @@ typedef struct hh_scored {
 
 typedef struct hh_loglik hh_loglik;
 /* max_length: tokens of the longest sequence; max_group: sequences of the largest group; batch: tokens of one forward,
- * at least (it is raised to max_length). */
+ * at least (it is raised to max_length); kv_dtype: of the caches. Unless it is the activations' type, in which a cache
+ * changes nothing, every sequence is read through a cache. */
 hh_code hh_loglik_new(hh_loglik **out, const hh_model *m, int64_t max_length, int64_t max_group, int64_t batch,
-                      hh_error *err);
+                      hh_dtype kv_dtype, hh_error *err);
 void hh_loglik_free(hh_loglik *l);
 /* Scores s[0, n). Called again for the next ones; HH_ECANCELLED when interrupted, HH_ENONFINITE when a logit is not
  * finite. */

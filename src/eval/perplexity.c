@@ -12,7 +12,9 @@ enum { WINDOWS_A_CALL = 16, LONGEST_DEFAULT = 2048 };
 static hh_code score_windows(hh_scored *w, int64_t n, const hh_subject *s, int64_t length, hh_error *err) {
     hh_loglik *l;
     hh_progress p;
-    HH_TRY(hh_loglik_new(&l, s->model, length, 1, LONGEST_DEFAULT, err));
+    hh_dtype kv;
+    HH_TRY(hh_subject_kv(s, &kv, err));
+    HH_TRY(hh_loglik_new(&l, s->model, length, 1, LONGEST_DEFAULT, kv, err));
     hh_progress_begin(&p, s->name, "windows", (double)n);
     hh_code code = HH_OK;
     for (int64_t i = 0, end; i < n && code == HH_OK; i = end) {

@@ -158,11 +158,13 @@ static hh_code evaluate(evaluation *e, int64_t subject, int64_t task, int64_t le
     const hh_subject *s = &result->subject[subject];
     hh_ruler_cell *c = (hh_ruler_cell *)hh_ruler_cell_at(result, subject, task, length);
     hh_needles *needles;
+    hh_dtype kv;
     hh_needle_options no = {.task = o->task[task],
                             .length = o->length[length],
                             .haystack = o->haystack,
                             .haystack_len = o->haystack_len,
                             .seed = o->seed};
+    HH_TRY(hh_subject_kv(s, &kv, err));
     hh_code code = hh_needles_new(&needles, s->tokenizer, &no, err);
     if (code == HH_EINVAL) { /* does not fit, and says so */
         c->why = hh_strdup(err->text);
@@ -176,7 +178,6 @@ static hh_code evaluate(evaluation *e, int64_t subject, int64_t task, int64_t le
     uint64_t h = hh_hash64(&o->seed, sizeof o->seed, hh_subject_key(s));
     if (o->haystack) h = hh_hash64(o->haystack, o->haystack_len, h);
     char *label = hh_sprintf("%s, %s, %lld", s->name, hh_needle_task_name(no.task), (long long)no.length);
-    const hh_dtype kv = s->model->be->activation;
     r.n_at_once = hh_many_fitting(s->model, no.length, kv);
     if (r.n_at_once > o->n_samples) r.n_at_once = o->n_samples;
     code = hh_many_new(&r.many, s->model, r.n_at_once, no.length, kv, err);

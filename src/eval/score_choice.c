@@ -52,7 +52,9 @@ static hh_code encode_all(tokens *t, const hh_subject *s, const hh_choice_set *s
 static hh_code score_all(tokens *t, const hh_subject *s, const hh_choice_set *set, int64_t batch, hh_error *err) {
     hh_loglik *l;
     hh_progress p;
-    HH_TRY(hh_loglik_new(&l, s->model, t->longest, t->largest, batch, err));
+    hh_dtype kv;
+    HH_TRY(hh_subject_kv(s, &kv, err));
+    HH_TRY(hh_loglik_new(&l, s->model, t->longest, t->largest, batch, kv, err));
     hh_progress_begin(&p, s->name, "items", (double)set->n);
     hh_code code = HH_OK;
     int64_t at = 0;

@@ -61,6 +61,11 @@ void hh_subjects_close(hh_subject *s, int64_t n) {
     hh_free(s);
 }
 
+hh_code hh_subject_kv(const hh_subject *s, hh_dtype *out, hh_error *err) {
+    hh_code code = hh_cache_type(out, s->kv, s->model->be, &s->model->config, err);
+    return code == HH_OK ? code : hh_fail_in(err, "%s", s->name);
+}
+
 void hh_subject_end_ids(const hh_subject *s, hh_ids *out) {
     int64_t n;
     const int32_t *ids = hh_tokenizer_end_ids(s->tokenizer, &n);
@@ -74,6 +79,7 @@ uint64_t hh_subject_key(const hh_subject *s) {
                                         "tokenizer.json", "tokenizer.gguf"};
     const char *path = s->model->path;
     uint64_t h = hh_file_stamp(path, hh_hash64(s->name, strlen(s->name), 7));
+    if (s->kv) h = hh_hash64(s->kv, strlen(s->kv), h);
     h = hh_hash64(s->model->inv_freq, (size_t)(s->model->config.head_dim / 2) * sizeof *s->model->inv_freq, h);
     for (size_t i = 0; i < sizeof files / sizeof *files && hh_is_directory(path); i++) {
         char *file = hh_path_join(path, files[i]);

@@ -11,6 +11,7 @@ typedef struct hh_subject {
     const char *name; /* the key in results: as the caller wrote the path, or NAME of NAME=PATH */
     hh_model *model;
     hh_tokenizer *tokenizer;
+    const char *kv; /* type of the caches it is measured with, a word of hh_cache_type; NULL: auto */
     char *own_name; /* name's memory; NULL: somebody else's */
 } hh_subject;
 
@@ -18,9 +19,11 @@ typedef struct hh_subject {
  * (hh_model_stretch). HH_EINVAL when a name is given twice. */
 hh_code hh_subjects_open(hh_subject **out, hh_backend *be, const hh_words *words, const char *rope, hh_error *err);
 void hh_subjects_close(hh_subject *s, int64_t n);
+/* hh_cache_type of the subject. */
+hh_code hh_subject_kv(const hh_subject *s, hh_dtype *out, hh_error *err);
 /* Every end token the tokenizer or the configuration names. */
 void hh_subject_end_ids(const hh_subject *s, hh_ids *out);
-/* Changes when the model's files or its tokenizer's do: what partial results are kept under. */
+/* Changes when the model's files, its tokenizer's or the type of its caches do: what partial results are kept under. */
 uint64_t hh_subject_key(const hh_subject *s);
 
 /* Writes a JSON value (the reference is taken) with a final newline, aside and renamed. */

@@ -3,6 +3,21 @@
 
 #include <string.h>
 
+hh_code hh_cache_type(hh_dtype *out, const char *word, const hh_backend *be, const hh_config *c, hh_error *err) {
+    static const hh_dtype types[] = {HH_DTYPE_F32, HH_DTYPE_BF16, HH_DTYPE_Q8_0};
+    *out = be->activation;
+    if (!word || !strcmp(word, "auto")) return HH_OK;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(word, hh_dtype_name(types[i]))) continue;
+        *out = types[i];
+        if (c->head_dim % hh_dtype_block(*out) == 0) return HH_OK;
+        return hh_fail(err, HH_EUNSUPPORTED,
+                       "a KV cache of type %s has blocks of %lld numbers, but the heads are %lld wide; use bf16", word,
+                       (long long)hh_dtype_block(*out), (long long)c->head_dim);
+    }
+    return hh_fail(err, HH_EINVAL, "there is no KV cache of type '%s'; it is auto, f32, bf16 or q8_0", word);
+}
+
 static void place(hh_cache *cache, const hh_config *c, hh_dtype kv_dtype, hh_arena *a) {
     for (int64_t i = 0; i < c->n_layers; i++) {
         hh_layer l;
@@ -30,8 +45,9 @@ size_t hh_cache_bytes(const hh_config *c, int64_t capacity, hh_dtype kv_dtype) {
 }
 
 hh_code hh_cache_new(hh_cache **out, const hh_model *m, int64_t capacity, hh_dtype kv_dtype, hh_error *err) {
-    HH_ASSERT(kv_dtype == HH_DTYPE_REAL || kv_dtype == HH_DTYPE_F32 || kv_dtype == HH_DTYPE_BF16);
     const hh_config *c = &m->config;
+    HH_ASSERT(hh_dtype_is_float(kv_dtype) || kv_dtype == HH_DTYPE_Q8_0);
+    HH_ASSERT(c->head_dim % hh_dtype_block(kv_dtype) == 0);
     *out = NULL;
     hh_cache *cache = hh_alloc(sizeof *cache);
     *cache = (hh_cache){.capacity = capacity, .n_layers = c->n_layers, .be = m->be};

@@ -17,7 +17,7 @@ typedef struct hh_group hh_group;
 typedef struct hh_session_options {
     int64_t context;   /* tokens the caches hold */
     int64_t chunk;     /* tokens of one prefill pass; 0: the backend's pass_tokens */
-    hh_dtype kv_dtype; /* F32 or BF16; the backend's `activation` is the natural one */
+    hh_dtype kv_dtype; /* of hh_cache_type */
 } hh_session_options;
 
 size_t hh_session_bytes(const hh_config *c, const hh_backend *be, const hh_session_options *o);

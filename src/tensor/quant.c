@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -146,14 +147,27 @@ static void write_nibbles(const float *x, float shift, float inverse, float offs
     }
 }
 
+/* A KV cache is written through this, so its loops are such that compilers make vectors of them: in lanes, without calls.
+ * A value that is no number makes the whole block so: it is not lost on its way to the logits. */
 static void write_q8_0(const float *x, uint8_t *b) {
-    float top = 0;
-    for (int i = 0; i < 32; i++) top = fmaxf(top, fabsf(x[i]));
-    float d = top / 127, inverse = d > 0 ? 1 / d : 0;
+    enum { LANES = 8 };
+    float most[LANES] = {0}, top = 0, d;
+    bool numbers = true;
+    for (int i = 0; i < 32; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            const float a = fabsf(x[i + j]);
+            most[j] = a > most[j] ? a : most[j];
+            numbers &= a <= FLT_MAX;
+        }
+    for (int j = 0; j < LANES; j++) top = most[j] > top ? most[j] : top;
+    d = numbers ? top / 127 : NAN;
+    const float inverse = d > 0 ? 1 / d : 0;
     store_half(b, d);
     for (int i = 0; i < 32; i++) {
-        float q = roundf(x[i] * inverse);
-        b[2 + i] = (uint8_t)(int8_t)(q > -127 ? (q < 127 ? q : 127) : -127);
+        float q = x[i] * inverse;
+        q = q > -127 ? (q < 127 ? q : 127) : -127;
+        /* Half away from zero, as roundf has it: the float below a half, so that nothing smaller is rounded up. */
+        b[2 + i] = (uint8_t)(int8_t)(int)(q + copysignf(0x1.fffffep-2F, q));
     }
 }
 

@@ -151,8 +151,9 @@ static void test_a_sequence_is_saved_and_goes_on(void **state) {
     for (int m = 0; m < 2; m++) {
         hh_engine *e = open_engine(all_models[m], (hh_engine_options){.cache_bytes = SIZE_MAX});
         hh_engine *other = open_engine(all_models[2], (hh_engine_options){0});
+        hh_engine *bf16 = open_engine(all_models[m], (hh_engine_options){.kv = "bf16"});
         hh_sequence *s = new_sequence(e, N), *t = new_sequence(e, N), *small = new_sequence(e, 100),
-                    *stranger = new_sequence(other, N);
+                    *stranger = new_sequence(other, N), *changed = new_sequence(bf16, N);
         assert_refused(hh_sequence_save(s, path, &err), HH_EINVAL, "nothing");
         assert_ok(hh_sequence_prompt(s, ids, 256, &err));
         assert_ok(hh_sequence_save(s, path, &err));
@@ -166,6 +167,7 @@ static void test_a_sequence_is_saved_and_goes_on(void **state) {
         assert_memory_equal(hh_sequence_logits(t), hh_sequence_logits(s), logits_bytes(e));
         assert_refused(hh_sequence_load(small, path, &err), HH_EINVAL, "256", "100");
         assert_refused(hh_sequence_load(stranger, path, &err), HH_EUNSUPPORTED, "another model");
+        assert_refused(hh_sequence_load(changed, path, &err), HH_EUNSUPPORTED, "other settings");
         check_damage(t, path, 20, HH_EFORMAT);       /* head */
         check_damage(t, path, 200, HH_EFORMAT);      /* tokens */
         check_damage(t, path, SIZE_MAX, HH_EFORMAT); /* logits */
@@ -174,9 +176,19 @@ static void test_a_sequence_is_saved_and_goes_on(void **state) {
         hh_sequence_free(t);
         hh_sequence_free(small);
         hh_sequence_free(stranger);
+        hh_sequence_free(changed);
+        hh_engine_close(bf16);
         hh_engine_close(e);
         hh_engine_close(other);
     }
+}
+
+/* Snapshots and saved sequences hold 8-bit caches as they are: what is restored gives the bits of reading everything. */
+static void test_caches_of_8_bits_are_kept_too(void **state) {
+    kv_type = "q8_0";
+    test_a_restart_goes_on_where_it_was(state);
+    test_a_sequence_is_saved_and_goes_on(state);
+    kv_type = NULL;
 }
 
 /* -- what makes no sense -- */
@@ -191,6 +203,8 @@ static void test_bad_words_are_refused(void **state) {
     assert_refused(hh_engine_open(&e, "nano", &(hh_engine_options){.device = "tpu"}, &err), HH_EINVAL, "tpu");
     assert_refused(hh_engine_open(&e, "nano", &(hh_engine_options){.dtype = "f8"}, &err), HH_EINVAL, "f8");
     assert_refused(hh_engine_open(&e, "nano", &(hh_engine_options){.kv = "q2"}, &err), HH_EINVAL, "q2");
+    assert_refused(hh_engine_open(&e, model_path("qwen2_gqa1_tied"), &(hh_engine_options){.kv = "q8_0"}, &err),
+                   HH_EUNSUPPORTED, "q8_0");
     assert_refused(hh_engine_open(&e, "nano", &(hh_engine_options){.rope = "wide:4"}, &err), HH_EINVAL, "wide:4");
     assert_refused(hh_engine_open(&e, "nano", &(hh_engine_options){.threads = -1}, &err), HH_EINVAL, "-1");
     assert_refused(hh_engine_open(&e, "nano", &(hh_engine_options){.chunk = -1}, &err), HH_EINVAL, "-1");
@@ -256,6 +270,7 @@ int main(void) {
         cmocka_unit_test(test_a_model_without_a_tokenizer_takes_tokens),
         cmocka_unit_test(test_a_restart_goes_on_where_it_was),
         cmocka_unit_test(test_a_sequence_is_saved_and_goes_on),
+        cmocka_unit_test(test_caches_of_8_bits_are_kept_too),
         cmocka_unit_test(test_bad_words_are_refused),
         cmocka_unit_test(test_nothing_is_printed),
     };

@@ -130,7 +130,7 @@ static numbers scores_of(hh_backend *be) {
     hh_scored s[] = {{.ids = ids, .n = n, .first = 1},
                      {.ids = ids, .n = 40, .first = 30, .group = 1},
                      {.ids = other, .n = 40, .first = 30, .group = 1}};
-    assert_ok(hh_loglik_new(&l, m, n, 2, 128, &err));
+    assert_ok(hh_loglik_new(&l, m, n, 2, 128, be->activation, &err));
     assert_ok(hh_loglik_score(l, s, 3, &err));
     numbers out = numbers_new(3);
     for (int i = 0; i < 3; i++) out.x[i] = (hh_real)s[i].loglik;

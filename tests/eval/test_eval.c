@@ -87,7 +87,7 @@ static void a_last_word_is_right_when_each_token_is_the_likeliest(void **state) 
 }
 
 /* Neighbours of a group may share everything, something or nothing; one may be the beginning of another. */
-static void check_groups(const hh_model *m) {
+static void check_groups(const hh_model *m, hh_dtype kv) {
     static const int32_t a[] = {4, 50, 60, 70, 80, 90, 7}, b[] = {4, 50, 60, 71, 81}, c[] = {41, 51},
                          d[] = {4, 50, 60, 70, 80};
     const hh_scored alone[] = {
@@ -98,7 +98,7 @@ static void check_groups(const hh_model *m) {
     memcpy(grouped, alone, sizeof grouped);
     grouped[0].group = grouped[1].group = grouped[2].group = 0; /* nothing in common with c */
     grouped[3].group = grouped[4].group = 1;                    /* d is the beginning of a */
-    assert_ok(hh_loglik_new(&l, m, 6, 3, 1, &err));
+    assert_ok(hh_loglik_new(&l, m, 6, 3, 1, kv, &err));
     assert_ok(hh_loglik_score(l, one, 5, &err));
     assert_ok(hh_loglik_score(l, grouped, 5, &err));
     for (int i = 0; i < 5; i++) {
@@ -112,12 +112,40 @@ static void check_groups(const hh_model *m) {
 static void groups_change_no_log_likelihood(void **state) {
     (void)state;
     static const char *const hybrids[] = {"hybrid_default", "hybrid_gate_everything", "hybrid_none_all"};
-    check_groups(nano->model);
+    check_groups(nano->model, HH_DTYPE_F32);
+    check_groups(nano->model, HH_DTYPE_Q8_0);
     for (int i = 0; i < 3; i++) { /* recurrent states and convolution tails go along with the copies */
         hh_model *m = zoo_open(be, hybrids[i], HH_LOAD_STORED);
-        check_groups(m);
+        check_groups(m, HH_DTYPE_F32);
+        check_groups(m, HH_DTYPE_Q8_0); /* of which a sequence by itself has one too */
         hh_model_close(m);
     }
+}
+
+/* What 8 bits cost is measured, not assumed: the texts are read through such a cache. */
+static void caches_of_8_bits_cost_little(void **state) {
+    (void)state;
+    hh_subject small = {.name = "nano, 8 bits", .model = nano->model, .tokenizer = nano->tokenizer, .kv = "q8_0"};
+    hh_subject bad = {.name = "nano, 2 bits", .model = nano->model, .tokenizer = nano->tokenizer, .kv = "q2"};
+    hh_perplexity p, q;
+    char *text;
+    size_t len;
+    assert_ok(hh_text_shipped(true, &text, &len, &err));
+    assert_ok(hh_eval_perplexity(&p, nano, text, 20000, 200, 4, &err));
+    assert_ok(hh_eval_perplexity(&q, &small, text, 20000, 200, 4, &err));
+    assert_int_equal(q.n_tokens, p.n_tokens);
+    assert_true(fabs(q.nll - p.nll) > 1e-7);
+    assert_near(q.nll, p.nll, 0.005);
+    assert_true(hh_subject_key(&small) != hh_subject_key(nano));
+    const hh_needle_task task = HH_NIAH_BOOK;
+    const int64_t length = 256;
+    const hh_ruler_options o = {.task = &task, .length = &length, .n_tasks = 1, .n_lengths = 1, .n_samples = 4};
+    hh_ruler_result r;
+    assert_ok(hh_eval_ruler(&r, &small, 1, &o, &err));
+    assert_true(r.cell[0].accuracy > 0.7);
+    hh_ruler_result_release(&r);
+    assert_refused(hh_eval_perplexity(&q, &bad, text, 20000, 200, 4, &err), HH_EINVAL, "q2", "nano, 2 bits");
+    hh_free(text);
 }
 
 static void perplexity_is_that_of_transformers(void **state) {
@@ -314,6 +342,7 @@ int main(void) {
         cmocka_unit_test(log_likelihoods_are_those_of_transformers),
         cmocka_unit_test(a_last_word_is_right_when_each_token_is_the_likeliest),
         cmocka_unit_test(groups_change_no_log_likelihood),
+        cmocka_unit_test(caches_of_8_bits_cost_little),
         cmocka_unit_test(perplexity_is_that_of_transformers),
         cmocka_unit_test(a_score_is_the_share_of_values_found),
         cmocka_unit_test(nano_finds_needles_in_books_and_says_what_does_not_fit),

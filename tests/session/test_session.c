@@ -94,6 +94,7 @@ static void test_cuts_at_multiples_of_64_give_the_same_bits(void **state) {
             assert_ok(hh_model_open(&model, fast, path, HH_LOAD_STORED, &err));
             check_cuts(model, 577, HH_DTYPE_F32); /* one token is left */
             check_cuts(model, 200, HH_DTYPE_BF16);
+            check_cuts(model, 130, HH_DTYPE_Q8_0);
             hh_model_close(model);
         }
         hh_backend_close(fast);
