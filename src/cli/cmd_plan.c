@@ -2,14 +2,15 @@
 #include "cli/opened.h"
 #include "ops/gemm.h"
 #include "session/session.h"
+#include "train/stage.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static int64_t ctx = 4096, batch = 1, chunk;
-static const char *kv = "auto", *teacher_path = "";
+static int64_t ctx = 4096, batch = 1, chunk, micro_tokens;
+static const char *kv = "auto", *stage_name = "auto", *teacher_path = "";
 static bool train, json;
 
 static const hh_option options[] = {
@@ -35,11 +36,23 @@ static const hh_option options[] = {
      .kind = HH_OPTION_FLAG,
      .value = &train,
      .help = "a training step instead: weights, gradients and moments, and the activations of all layers"},
+    {.name = "stage",
+     .kind = HH_OPTION_CHOICE,
+     .value = &stage_name,
+     .choices = "auto|" HH_STAGE_CHOICES,
+     .help = "with --train: the loss; align trains the mixers alone, auto is distill when there is a --teacher, else "
+             "extend"},
     {.name = "teacher",
      .kind = HH_OPTION_STRING,
      .value = &teacher_path,
      .argument = "MODEL",
-     .help = "with --train: distillation from MODEL"},
+     .help = "with --train: the model that align and distill learn from"},
+    {.name = "micro-tokens",
+     .kind = HH_OPTION_INT,
+     .value = &micro_tokens,
+     .argument = "N",
+     .max = 1e9,
+     .help = "with --train: tokens of one forward and backward; 0 is all of a step's"},
     HH_CLI_JSON_OPTION(json),
     HH_CLI_COMMON_OPTIONS(common),
     {0},
@@ -53,8 +66,11 @@ static const hh_command command = {
         "Prints what running MODEL at a context of --ctx tokens takes, part by part, without reading its "
         "weights. The KV cache holds "
         "the kept heads only; the state of Gated DeltaNet heads does not grow with the context. On a GPU the "
-        "sum is what the driver will count as used, with its own context and what other programs have now.",
-    .example = "hydrahead plan nano --ctx 4096\nhydrahead plan nano --ctx 256 --batch 32 --train",
+        "sum is what the driver will count as used, with its own context and what other programs have now. With "
+        "--train "
+        "it is what train takes of the same --stage, --teacher and --micro-tokens.",
+    .example = "hydrahead plan nano --ctx 4096\nhydrahead plan nano --ctx 256 --batch 32 --train\n"
+               "hydrahead plan nano-hybrid --teacher nano --stage distill --ctx 256 --batch 8 --train",
     .options = options,
     .min_words = 1,
     .max_words = 1,
@@ -72,7 +88,7 @@ typedef struct row {
     double bytes;
 } row;
 
-enum { MAX_ROWS = 12 };
+enum { MAX_ROWS = 16 };
 typedef struct table {
     row row[MAX_ROWS];
     int n;
@@ -91,29 +107,41 @@ static void plan_inference(table *t, const hh_config *c, const hh_backend *be, h
     add(t, "activations", "activations of one pass", (double)batch * ((double)hh_session_bytes(c, be, &o) - cache));
 }
 
-static void plan_training(table *t, const hh_config *c, const hh_backend *be, double weights) {
-    add(t, "gradients", "gradients", weights);
-    add(t, "moments", "moments of AdamW", 2 * weights);
-    if (be->host_memory) add(t, "saving", "a copy of the weights, for saving", weights);
-    const int64_t n = ctx * batch; /* losses and the gradient of the last layer's output: hh_trainer's own */
-    const size_t own = (size_t)n * 2 * sizeof(hh_real) + hh_dtype_bytes(be->activation, n * c->width);
-    add(t, "activations", "activations of all layers",
-        (double)(hh_run_bytes(c, be->activation, n, batch, HH_RUN_TRAINING) + own));
+static const hh_stage *chosen_stage(void) {
+    const hh_stage *named = hh_stage_find(stage_name);
+    return named ? named : *teacher_path ? &hh_stage_distill : &hh_stage_extend;
 }
 
-/* Distillation's other model, which stands beside the student and runs forward. */
-static hh_code plan_teacher(table *t, hh_backend *be, hh_error *err) {
-    hh_config *c = hh_alloc(sizeof *c);
-    size_t arena = 0, mapped = 0;
-    hh_code code = hh_model_measure(teacher_path, be, HH_LOAD_STORED, c, &arena, &mapped, err);
-    if (code == HH_OK) {
-        const int64_t n = ctx * batch;
-        add(t, "teacher", "weights of the teacher", (double)(arena + mapped));
-        add(t, "teacher_activations", "activations of the teacher",
-            (double)hh_run_bytes(c, be->activation, n, batch, HH_RUN_INFERENCE));
-    }
-    hh_free(c);
-    return code;
+/* The options that train would make of the same words, as far as memory depends on them. */
+static hh_trainer_options training_options(const hh_stage *stage) {
+    static int64_t length[1];
+    hh_trainer_options o = hh_trainer_defaults(stage, 1);
+    const int64_t all = ctx * batch, micro = micro_tokens && micro_tokens < all ? micro_tokens : all;
+    length[0] = ctx;
+    o.data.sequences = batch;
+    o.data.length = length;
+    o.data.n_lengths = 1;
+    o.data.micro_tokens = micro > ctx ? micro : ctx;
+    return o;
+}
+
+/* What the model takes that is learnt from: weights as they are stored, and a pass. */
+typedef struct teacher {
+    hh_config *config; /* NULL: there is none */
+    size_t arena, mapped;
+} teacher;
+
+static void plan_training(table *t, const hh_config *c, const hh_backend *be, double weights, const teacher *from) {
+    const hh_trainer_options o = training_options(chosen_stage());
+    const hh_trainer_sizes s = hh_trainer_measure(&o, be, from->config, c);
+    add(t, "gradients", "gradients", (double)s.gradients);
+    add(t, "moments", "moments of AdamW", (double)s.moments);
+    if (be->host_memory) add(t, "saving", "a copy of the weights, for saving", weights);
+    add(t, "activations", "activations of all layers", (double)s.activations);
+    if (!from->config) return;
+    add(t, "teacher_weights", "teacher's weights in memory of their own", (double)from->arena);
+    add(t, "teacher_mapped", "teacher's weights used from the file", (double)from->mapped);
+    add(t, "teacher_activations", "teacher's activations", (double)s.teacher);
 }
 
 /* What the program takes beside the model: on a GPU nothing of it is the host's. */
@@ -128,7 +156,8 @@ static void plan_rest(table *t, const hh_config *c, hh_backend *be) {
     }
     const bool bf16 = c->stored == HH_DTYPE_BF16 && be->precision != HH_PRECISION_F32 && hh_gemm_has_bf16();
     const double logits = (double)(LOSS_ROWS * c->vocab) * sizeof(float), most = (double)HH_SCRATCH_BYTES / 2;
-    const double tile = (logits < most ? logits : most) + 2.0 * (double)(LOSS_ROWS * c->width) * sizeof(float);
+    const double tiles = *teacher_path ? 2 * logits : logits; /* what is compared, and with what */
+    const double tile = (tiles < most ? tiles : most) + 2.0 * (double)(LOSS_ROWS * c->width) * sizeof(float);
     add(t, "work", "what work adds to the program", (double)WORK_BYTES);
     if (train || bf16) add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
     add(t, "scratch", "scratch of the operations", (double)be->n_threads * (double)THREAD_BYTES + (train ? tile : 0));
@@ -178,37 +207,60 @@ static void print_table(const table *t, const char *path) {
     printf("  %-42s %10s\n", "all", text);
 }
 
+/* Words of training that would not be looked at, or lack each other. */
+static hh_code check_words(int argc, char **argv, hh_error *err) {
+    static const char *const training[] = {"stage", "teacher", "micro-tokens"};
+    const hh_stage *stage = chosen_stage();
+    for (size_t i = 0; i < sizeof training / sizeof *training && !train; i++)
+        if (hh_options_given(&command, training[i], argc, argv))
+            return hh_fail(err, HH_EINVAL, "--%s is about a training step; add --train", training[i]);
+    if (stage->needs_teacher && !*teacher_path)
+        return hh_fail(err, HH_EINVAL, "--stage %s learns from a teacher; name it with --teacher", stage->name);
+    if (!stage->needs_teacher && *teacher_path)
+        return hh_fail(err, HH_EINVAL, "--stage %s has no teacher; --stage align and distill have one", stage->name);
+    return HH_OK;
+}
+
+static hh_code measure_teacher(teacher *out, hh_backend *be, hh_error *err) {
+    if (!*teacher_path) return HH_OK;
+    out->config = hh_alloc(sizeof *out->config);
+    return hh_model_measure(teacher_path, be, HH_LOAD_STORED, out->config, &out->arena, &out->mapped, err);
+}
+
+static void fill(table *t, const hh_config *c, hh_backend *be, const char *path, size_t arena, size_t mapped,
+                 const teacher *from, hh_dtype type) {
+    hh_tokenizer *tokenizer = NULL;
+    hh_error none = {0};
+    if (hh_cli_tokenizer(&tokenizer, path, &none) != HH_OK) tokenizer = NULL; /* ids alone need none */
+    if (be->host_memory) add(t, "program", "program, libraries and tokenizer, as now", (double)hh_cli_resident_bytes());
+    add(t, "weights", "weights in memory of their own", (double)arena);
+    add(t, "mapped", "weights used from the file", (double)mapped);
+    if (train)
+        plan_training(t, c, be, (double)arena, from);
+    else
+        plan_inference(t, c, be, type);
+    plan_rest(t, c, be);
+    hh_tokenizer_close(tokenizer);
+}
+
 static hh_code make(table *t, const char *path, hh_error *err) {
     hh_backend *be = NULL;
-    hh_tokenizer *tokenizer = NULL;
     hh_config *c = hh_alloc(sizeof *c);
+    teacher from = {0};
     size_t arena, mapped;
-    hh_dtype type;
+    hh_dtype type = HH_DTYPE_F32;
     hh_code code = hh_cli_backend(&common, &be, err);
     if (code == HH_OK)
         code = hh_model_measure(path, be, train ? HH_LOAD_REAL : HH_LOAD_STORED, c, &arena, &mapped, err);
     if (code == HH_OK) code = hh_cache_type(&type, kv, be, c, err);
+    if (code == HH_OK) code = measure_teacher(&from, be, err);
     if (code == HH_OK) {
-        hh_error none = {0};
-        if (hh_cli_tokenizer(&tokenizer, path, &none) != HH_OK) tokenizer = NULL; /* ids alone need none */
-        if (be->host_memory)
-            add(t, "program", "program, libraries and tokenizer, as now", (double)hh_cli_resident_bytes());
-        add(t, "weights", "weights in memory of their own", (double)arena);
-        add(t, "mapped", "weights used from the file", (double)mapped);
-        if (train) {
-            plan_training(t, c, be, (double)arena);
-            if (*teacher_path) code = plan_teacher(t, be, err);
-        } else {
-            plan_inference(t, c, be, type);
-        }
-        plan_rest(t, c, be);
-        if (code == HH_OK) {
-            print_table(t, path);
-            code = check_fit(t, be, path, err);
-        }
+        fill(t, c, be, path, arena, mapped, &from, type);
+        print_table(t, path);
+        code = check_fit(t, be, path, err);
     }
-    hh_tokenizer_close(tokenizer);
     hh_backend_close(be);
+    hh_free(from.config);
     hh_free(c);
     return code;
 }
@@ -219,7 +271,7 @@ int hh_cmd_plan(int argc, char **argv) {
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
     table t = {0};
-    make(&t, words.word[0], &err);
+    if (check_words(argc, argv, &err) == HH_OK) make(&t, words.word[0], &err);
     hh_words_release(&words);
     return err.code == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
 }

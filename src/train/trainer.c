@@ -137,15 +137,49 @@ static hh_code init_student(hh_student *s, hh_trainer *t, hh_model *model, int64
     return HH_OK;
 }
 
-static void place_buffers(hh_trainer *t, hh_arena *a) {
-    int64_t n = t->o.data.micro_tokens, width = t->student[0].model->config.width;
+static void place_buffers(hh_trainer *t, int64_t width, hh_dtype activation, hh_arena *a) {
+    int64_t n = t->o.data.micro_tokens;
     t->nll = hh_tensor_place_1d(a, HH_DTYPE_REAL, n);
     t->kl = hh_tensor_place_1d(a, HH_DTYPE_REAL, n);
     t->mse = hh_tensor_place_1d(a, HH_DTYPE_REAL, t->n_students);
-    t->dx = hh_tensor_place_2d(a, t->be->activation, n, width);
+    t->dx = hh_tensor_place_2d(a, activation, n, width);
     if (!t->o.stage->mixers_only) return;
-    t->stream = hh_tensor_place_2d(a, t->be->activation, n, width);
-    t->out = hh_tensor_place_2d(a, t->be->activation, n, width);
+    t->stream = hh_tensor_place_2d(a, activation, n, width);
+    t->out = hh_tensor_place_2d(a, activation, n, width);
+}
+
+static size_t count_buffers(hh_trainer *t, int64_t width, hh_dtype activation) {
+    hh_arena count;
+    hh_arena_init_counting(&count, "step");
+    place_buffers(t, width, activation, &count);
+    return count.used;
+}
+
+/* Numbers of a configuration's parameters that train. */
+static size_t count_trained(const hh_config *c, bool mixers_only) {
+    hh_weights w = {.layer = hh_alloc((size_t)c->n_layers * sizeof *w.layer)};
+    const int64_t n = hh_weights_count(c);
+    hh_param *param = hh_alloc((size_t)n * sizeof *param);
+    size_t sum = 0;
+    hh_weights_list(c, &w, param);
+    for (int64_t i = 0; i < n; i++)
+        if (!mixers_only || param[i].mixer) sum += (size_t)(param[i].dim[0] * param[i].dim[1]);
+    hh_free(param);
+    hh_free(w.layer);
+    return sum;
+}
+
+hh_trainer_sizes hh_trainer_measure(const hh_trainer_options *o, const hh_backend *be, const hh_config *teacher,
+                                    const hh_config *student) {
+    hh_trainer t = {.o = *o, .n_students = 1};
+    const int64_t n = o->data.micro_tokens, spans = hh_trainset_max_spans(&o->data);
+    const size_t trained = count_trained(student, o->stage->mixers_only) * sizeof(hh_real);
+    return (hh_trainer_sizes){.gradients = be->host_memory ? trained : count_trained(student, false) * sizeof(hh_real),
+                              .moments = 2 * trained,
+                              .activations = hh_run_bytes(student, be->activation, n, spans, HH_RUN_TRAINING) +
+                                             count_buffers(&t, student->width, be->activation),
+                              .teacher =
+                                  teacher ? hh_run_bytes(teacher, be->activation, n, spans, HH_RUN_INFERENCE) : 0};
 }
 
 static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *err) {
@@ -164,11 +198,9 @@ static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *e
         HH_TRY(init_student(&t->student[i], t, student[i], max_spans, err));
     }
     if (t->teacher) HH_TRY(hh_run_new(&t->teacher_run, t->teacher, d->micro_tokens, max_spans, HH_RUN_INFERENCE, err));
-    hh_arena count;
-    hh_arena_init_counting(&count, "step");
-    place_buffers(t, &count);
-    HH_TRY(t->be->arena_init(t->be, &t->arena, "step", count.used, err));
-    place_buffers(t, &t->arena);
+    const int64_t width = student[0]->config.width;
+    HH_TRY(t->be->arena_init(t->be, &t->arena, "step", count_buffers(t, width, t->be->activation), err));
+    place_buffers(t, width, t->be->activation, &t->arena);
     return HH_OK;
 }
 

@@ -85,6 +85,15 @@ hh_code hh_trainer_new(hh_trainer **out, const hh_trainer_options *o, const hh_m
                        int64_t n_students, hh_error *err);
 void hh_trainer_free(hh_trainer *t);
 
+/* Bytes of what hh_trainer_new would place for one student, by configurations alone (`plan`). */
+typedef struct hh_trainer_sizes {
+    size_t gradients, moments; /* of what the stage trains (a GPU has gradients of all) */
+    size_t activations;        /* the student's, and a step's losses and streams */
+    size_t teacher;            /* its activations */
+} hh_trainer_sizes;
+hh_trainer_sizes hh_trainer_measure(const hh_trainer_options *o, const hh_backend *be, const hh_config *teacher,
+                                    const hh_config *student);
+
 /* Takes step t->step. HH_ENONFINITE names step and sequences, HH_ECANCELLED after Ctrl-C; the weights then are what
  * they were before. */
 hh_code hh_trainer_step(hh_trainer *t, hh_step_report *out, hh_error *err);

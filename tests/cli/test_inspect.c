@@ -1,4 +1,4 @@
-/* `inspect`: what a user is shown of each kind of checkpoint. */
+/* `inspect` and `plan`: what a user is shown of a checkpoint, and of the memory that it takes. */
 #include "support/support.h"
 #include "format/safetensors.h"
 
@@ -92,6 +92,48 @@ static void smollm2_is_shown(void **state) {
     shows("general.architecture: string 'llama'");
 }
 
+/* `plan` of training steps of nano; *sum: all parts but the total. */
+static json_t *plan_training(const char *options, double *sum) {
+    const char *part;
+    json_t *bytes;
+    char *line = hh_sprintf("hydrahead plan nano --train --ctx 128 --batch 4 --json %s", options);
+    if (run(line) != 0) fail_msg("%s: %s", line, errors.data);
+    json_t *o = json_loads(out.data, 0, NULL);
+    assert_non_null(o);
+    *sum = 0;
+    json_object_foreach(o, part, bytes) {
+        if (strcmp(part, "model") && strcmp(part, "context") && strcmp(part, "batch") && strcmp(part, "total"))
+            *sum += json_number_value(bytes);
+    }
+    hh_free(line);
+    return o;
+}
+
+static double bytes_of(const json_t *o, const char *part) {
+    return json_number_value(json_object_get(o, part));
+}
+
+static void training_with_a_teacher_takes_both_models(void **state) {
+    (void)state;
+    double sum;
+    json_t *alone = plan_training("", &sum), *taught = plan_training("--teacher nano", &sum);
+    const double teacher = bytes_of(taught, "teacher_weights") + bytes_of(taught, "teacher_mapped");
+    assert_near(bytes_of(taught, "total"), sum, 8);
+    assert_true(teacher >= 2 * 3672576); /* as it is stored, in two bytes a number */
+    assert_true(bytes_of(taught, "teacher_activations") > 0);
+    assert_true(bytes_of(taught, "teacher_activations") < bytes_of(taught, "activations")); /* of one layer, not all */
+    assert_near(bytes_of(taught, "moments"), bytes_of(alone, "moments"), 0);
+    assert_true(bytes_of(taught, "total") >= bytes_of(alone, "total") + teacher);
+    json_decref(alone);
+    json_decref(taught);
+    assert_int_equal(run("hydrahead plan nano --train --stage align"), 2);
+    assert_non_null(strstr(errors.data, "--teacher"));
+    assert_int_equal(run("hydrahead plan nano --train --stage extend --teacher nano"), 2);
+    assert_non_null(strstr(errors.data, "extend"));
+    assert_int_equal(run("hydrahead plan nano --teacher nano"), 2);
+    assert_non_null(strstr(errors.data, "--train"));
+}
+
 static int release(void **state) {
     (void)state;
     hh_buf_release(&out);
@@ -105,6 +147,7 @@ int main(void) {
         cmocka_unit_test(a_hybrid_says_what_it_keeps_and_costs),
         cmocka_unit_test(what_is_not_supported_is_shown_as_far_as_it_goes),
         cmocka_unit_test(smollm2_is_shown),
+        cmocka_unit_test(training_with_a_teacher_takes_both_models),
     };
     return cmocka_run_group_tests_name("cli: inspect", tests, NULL, release);
 }
