@@ -145,7 +145,7 @@ static int read_sampling(hh_request *r, const json_t *o, hh_error *err) {
 /* -- prompts -- */
 
 static int add_prompt(hh_request *r, const json_t *v, hh_error *err) {
-    hh_prompt_ids *p = &r->prompt[r->n_prompts];
+    hh_prompt_ids *p = &r->prompt[r->n_prompts++]; /* at once: what is refused is released too */
     size_t i;
     json_t *one;
     if (json_is_string(v)) {
@@ -158,7 +158,6 @@ static int add_prompt(hh_request *r, const json_t *v, hh_error *err) {
             p->ids[p->n++] = (int32_t)json_integer_value(one);
         }
     }
-    r->n_prompts++;
     return 0;
 }
 

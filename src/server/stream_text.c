@@ -34,21 +34,25 @@ void hh_clean_utf8(const char *bytes, size_t n, hh_buf *out) {
     }
 }
 
-/* Where the first complete stop string begins (*whole), else where the text's end may be the beginning of one, else
- * held.len. */
+/* Where the stop string that is complete first begins (*whole; of several that end together the longest), else where the
+ * text's end may be the beginning of one, else held.len. What ends first does not depend on how the text came. */
 static size_t find_stop(const hh_stream_text *t, bool *whole) {
-    size_t complete = t->held.len, partial = t->held.len;
+    size_t begin = t->held.len, end = SIZE_MAX, partial = t->held.len;
     for (int s = 0; s < t->n_stops; s++) {
-        size_t len = strlen(t->stop[s]);
+        const size_t len = strlen(t->stop[s]);
         for (size_t i = 0; i < t->held.len; i++) {
-            size_t left = t->held.len - i;
+            const size_t left = t->held.len - i;
             if (memcmp(t->held.data + i, t->stop[s], len < left ? len : left)) continue;
-            size_t *at = len <= left ? &complete : &partial;
-            if (i < *at) *at = i;
+            if (len > left) {
+                if (i < partial) partial = i;
+            } else if (i + len < end || (i + len == end && i < begin)) {
+                begin = i;
+                end = i + len;
+            }
         }
     }
-    *whole = complete < t->held.len;
-    return *whole ? complete : partial;
+    *whole = end != SIZE_MAX;
+    return *whole ? begin : partial;
 }
 
 /* Bytes of held[0, n) that are whole characters, or none that could still become one. */

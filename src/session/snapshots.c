@@ -144,12 +144,27 @@ static void refuse(hh_snapshots *s, const hh_error *err) {
     snprintf(s->stats.last_refusal, sizeof s->stats.last_refusal, "%.255s", err->text);
 }
 
+static size_t payload_bytes(const hh_snapshots *s, const hh_cache *cache, const hh_snapshot *n) {
+    const size_t logits = n->has_logits ? (size_t)s->m->config.vocab * sizeof(hh_real) : 0;
+    return hh_payload_bytes(cache, n->from, n->to) + logits;
+}
+
+/* A file's own numbers agree with each other; do they with the model's caches? */
+static hh_code read_payload(const hh_snapshots *s, const hh_cache *cache, hh_snapshot *n, hh_error *err) {
+    const size_t expected = payload_bytes(s, cache, n);
+    if (n->bytes != expected)
+        return hh_fail(err, HH_EFORMAT,
+                       "%s: a snapshot of tokens %lld to %lld has %zu bytes where the model's have %zu", s->dir,
+                       (long long)n->from, (long long)n->to, n->bytes, expected);
+    return hh_snapshot_read_payload(n, s->key, s->dir, err);
+}
+
 /* Loads from disk what is not in memory of n and its ancestors. False: something could not be trusted and is gone. */
-static bool load_chain(hh_snapshots *s, hh_snapshot *n) {
+static bool load_chain(hh_snapshots *s, const hh_cache *cache, hh_snapshot *n) {
     for (; n != &s->root; n = n->parent) {
         if (n->payload) continue;
         hh_error err = {0};
-        if (hh_snapshot_read_payload(n, s->key, s->dir, &err) == HH_OK) {
+        if (read_payload(s, cache, n, &err) == HH_OK) {
             s->stats.bytes += n->bytes;
             continue;
         }
@@ -183,7 +198,7 @@ void hh_snapshots_restore(hh_snapshots *s, hh_cache *cache, const int32_t *ids, 
     hh_cache_reset(cache);
     do {
         best = find(s, ids, n < cache->capacity ? n : cache->capacity);
-    } while (!load_chain(s, best.node));
+    } while (!load_chain(s, cache, best.node));
     *length = best.length;
     if (best.node == &s->root) return;
     touch(s, best.node);
@@ -195,11 +210,10 @@ void hh_snapshots_restore(hh_snapshots *s, hh_cache *cache, const int32_t *ids, 
     make_room(s, 0);
 }
 
-static hh_snapshot *new_node(hh_snapshots *s, hh_snapshot *parent, const hh_cache *cache, const int32_t *ids,
+static hh_snapshot *new_node(const hh_snapshots *s, hh_snapshot *parent, const hh_cache *cache, const int32_t *ids,
                              bool has_logits) {
     hh_snapshot *n = hh_alloc(sizeof *n);
     int64_t count = cache->length - parent->to;
-    size_t logits_bytes = has_logits ? (size_t)s->m->config.vocab * sizeof(hh_real) : 0;
     *n = (hh_snapshot){.parent = parent,
                        .from = parent->to,
                        .to = cache->length,
@@ -207,7 +221,7 @@ static hh_snapshot *new_node(hh_snapshots *s, hh_snapshot *parent, const hh_cach
                        .hash = hash_ids(ids, cache->length),
                        .ids = hh_alloc((size_t)count * sizeof *ids)};
     memcpy(n->ids, ids + parent->to, (size_t)count * sizeof *ids);
-    n->bytes = hh_payload_bytes(cache, n->from, n->to) + logits_bytes;
+    n->bytes = payload_bytes(s, cache, n);
     return n;
 }
 
