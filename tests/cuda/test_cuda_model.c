@@ -3,6 +3,8 @@
 #include "support/whole.h"
 
 #include "base/progress.h"
+#include "model/run.h"
+#include "ops/twice.h"
 
 #include <stdio.h>
 
@@ -115,6 +117,91 @@ static void probing(void **unused) {
     random_head_dim = 8;
 }
 
+/* -- HYDRAHEAD_CHECK -- */
+
+/* Opens what HYDRAHEAD_CHECK=cpu opens: the GPU with every operation computed twice. */
+static hh_backend *open_twice(const hh_ops *other) {
+    hh_backend *be;
+    assert_ok(hh_cuda_open(&be, 0, gpu->precision, &err));
+    if (other) be->ops = other;
+    assert_ok(hh_check_twice(be, &err));
+    return be;
+}
+
+/* Nothing of a whole model is further from the CPU than rounding: no operation is named. */
+static void operations_one_by_one(void **unused) {
+    (void)unused;
+    if (!gpu) skip();
+    double loss;
+    hh_backend *be = open_twice(NULL);
+    static const char *const some[] = {"qwen3_d128_bias", "hybrid_gate_everything", "hybrid_qwen2_bias"};
+    for (int i = 0; i < 3; i++) {
+        print_message("twice: %s\n", some[i]);
+        hh_free(whole_logits(be, some[i], HH_LOAD_STORED).x);
+        hh_free(whole_session(be, some[i], be->activation).x);
+        hh_free(whole_gradients(be, some[i], &loss).x);
+    }
+    tiny_head_dim = random_head_dim = 32;
+    static const hh_stage *const stages[] = {&hh_stage_pretrain, &hh_stage_align, &hh_stage_distill};
+    for (int i = 0; i < 3; i++) {
+        print_message("twice: %s\n", stages[i]->name);
+        hh_free(whole_training(be, stages[i], 2, 0, NULL).x);
+    }
+    print_message("twice: probing\n");
+    hh_free(whole_probe(be, true).x);
+    tiny_head_dim = random_head_dim = 8;
+    assert_ok(be->sync(be, &err));
+    hh_backend_close(be);
+}
+
+static const hh_ops *right_ops;
+
+static void wrong_swiglu(hh_backend *be, hh_tensor y, hh_tensor gate, hh_tensor up) {
+    right_ops->swiglu_fwd(be, y, gate, up);
+    right_ops->fill(be, hh_tensor_rows(y, 1, 2), 77);
+}
+
+static void a_wrong_operation_is_named(void **unused) {
+    (void)unused;
+    if (!gpu) skip();
+    right_ops = gpu->ops;
+    hh_ops wrong = *gpu->ops;
+    wrong.swiglu_fwd = wrong_swiglu;
+    hh_backend *be = open_twice(&wrong);
+    hh_model *m = zoo_open(be, "qwen3_gqa8", HH_LOAD_STORED);
+    const int32_t ids[] = {1, 2, 3};
+    hh_session *s;
+    assert_ok(hh_session_new(&s, m, &(hh_session_options){.context = 8, .kv_dtype = be->activation}, &err));
+    assert_refused(hh_session_eval(s, ids, 3, &err), HH_EUNSUPPORTED, "swiglu_fwd", "layer 0", "'y'", "of row 1");
+    hh_session_free(s);
+    hh_model_close(m);
+    hh_backend_close(be);
+    err = (hh_error){0};
+}
+
+/* As with HYDRAHEAD_CHECK=nan: a weight that is none is found where it first shows, forward and in a step of training. */
+static void a_nonfinite_value_is_found(void **unused) {
+    (void)unused;
+    if (!gpu) skip();
+    const float none = NAN;
+    const int32_t ids[] = {1, 2, 3, 4};
+    const hh_span span = {0, 4, 0};
+    const hh_batch b = {.n_tokens = 4, .n_spans = 1, .ids = ids, .span = &span};
+    for (int mode = HH_RUN_INFERENCE; mode <= HH_RUN_TRAINING; mode++) {
+        hh_model *m = zoo_open(gpu, "hybrid_default", HH_LOAD_REAL);
+        hh_run *r;
+        hh_tensor final;
+        assert_ok(hh_run_new(&r, m, 4, 1, (hh_run_mode)mode, &err));
+        r->check_nan = true;
+        assert_ok(hh_forward(r, &b, &final, &err));
+        gpu->to_device(gpu, m->w.layer[1].norm2.data, &none, sizeof none);
+        assert_refused(hh_forward(r, &b, &final, &err), HH_ENONFINITE, "MLP", "layer 1", "token 0");
+        err = (hh_error){0};
+        hh_run_free(r);
+        hh_model_close(m);
+    }
+}
+
 /* The shipped model, in its stored type. */
 static void nano(void **unused) {
     (void)unused;
@@ -157,10 +244,16 @@ static int close_both(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nano),      cmocka_unit_test(logits),
-        cmocka_unit_test(sessions),  cmocka_unit_test(several_sequences),
-        cmocka_unit_test(gradients), cmocka_unit_test(training),
+        cmocka_unit_test(nano),
+        cmocka_unit_test(logits),
+        cmocka_unit_test(sessions),
+        cmocka_unit_test(several_sequences),
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(training),
         cmocka_unit_test(probing),
+        cmocka_unit_test(operations_one_by_one),
+        cmocka_unit_test(a_wrong_operation_is_named),
+        cmocka_unit_test(a_nonfinite_value_is_found),
     };
     setvbuf(stdout, NULL, _IOLBF, 0); /* what came out before a crash is worth knowing */
     hh_progress_silence(true);

@@ -84,7 +84,7 @@ static inline bool whole_take(void *context, int32_t id) {
     return true;
 }
 
-/* Tokens that three prompts of a case are answered with when they are answered at once. */
+/* Tokens that three prompts of a case are answered with when they are answered at once; one after another ends. */
 static inline numbers whole_answers(hh_backend *be, const char *name) {
     int64_t n;
     hh_many *many;
@@ -94,7 +94,7 @@ static inline numbers whole_answers(hh_backend *be, const char *name) {
     hh_request r[3];
     for (int i = 0; i < 3; i++)
         r[i] = (hh_request){
-            .ids = ids + i, .n = n / (i + 1) - i, .max_new = 12, .on_token = whole_take, .context = &made[i]};
+            .ids = ids + i, .n = n / (i + 1) - i, .max_new = 12 - 4 * i, .on_token = whole_take, .context = &made[i]};
     assert_ok(hh_many_new(&many, m, 3, n + 12, be->activation, &err));
     assert_ok(hh_many_answer(many, r, 3, NULL, 0, &err));
     for (int i = 0; i < 3; i++) {
