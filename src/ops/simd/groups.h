@@ -23,6 +23,27 @@ GROUP_INLINE bytes32 split(__m256i q) {
     return (bytes32){_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1)};
 }
 
+/* The largest of 32 magnitudes, compared as integers: NaN above infinity above all others. */
+static inline float hh_group_top(const float *x) {
+#if HH_VW == 16
+    const __m512i low = _mm512_set1_epi32(0x7fffffff);
+    const __m512i top = _mm512_max_epi32(_mm512_and_si512(_mm512_loadu_si512(x), low),
+                                         _mm512_and_si512(_mm512_loadu_si512(x + 16), low));
+    const int32_t bits = _mm512_reduce_max_epi32(top);
+#else
+    const __m256i low = _mm256_set1_epi32(0x7fffffff);
+    __m256i top = _mm256_and_si256(_mm256_loadu_si256((const void *)x), low);
+    for (int i = 8; i < 32; i += 8)
+        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_loadu_si256((const void *)(x + i)), low));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    const int32_t bits = _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+#endif
+    float most;
+    memcpy(&most, &bits, sizeof most);
+    return most;
+}
+
 /* 16 bytes of nibbles: the low ones, then the high ones. */
 GROUP_INLINE bytes32 load_nibbles(const uint8_t *p) {
     __m128i b = _mm_loadu_si128((const void *)p), low = _mm_set1_epi8(15);

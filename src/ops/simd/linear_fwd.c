@@ -6,7 +6,8 @@
  * Threads share the product in tiles. Weights of any stored type are widened and laid out in panels just before they are
  * multiplied, a tile's block of DEPTH at a time in the thread's own scratch. Weights stored as bf16 meet bf16 activations
  * (converted once, into the shared scratch) where the processor multiplies them faster and HH_PRECISION_F32 is not asked
- * for: by oneDNN, in blocks of HH_GEMM_ROWS tokens that are all one compiled product.
+ * for: by oneDNN, in blocks of HH_GEMM_ROWS tokens that are all one compiled product. Elsewhere weights that are stored
+ * rounded are multiplied in pairs of 16-bit integers (linear_pairs.c), unless that gains nothing or float32 is asked for.
  */
 #include "ops/gemm.h"
 #include "ops/simd/linear_parts.h"
@@ -28,6 +29,10 @@ typedef struct job {
     bool accumulate;
     int64_t rows, tokens, n_tiles; /* of a tile; row tiles in all */
     const uint16_t *half;          /* x as bf16, dense, padded to whole blocks; NULL: no part is multiplied in bf16 */
+    bool paired;                   /* some part is multiplied in pairs of integers */
+#if HH_PAIRS
+    hh_pair_rows pairs; /* x for these */
+#endif
 } job;
 
 /* Rows lo .. lo + n of w, columns [k0, k0 + depth), as panels [depth][HH_PANEL] one behind another; zeros behind the
@@ -103,21 +108,36 @@ static void forward_tile(void *context, int64_t item, int thread) {
     const int64_t t1 = t0 + j->tokens < T ? t0 + j->tokens : T;
     const float *bias = it.part->bias.data;
     if (bias) set_bias(j->y, t0, t1, it.column, bias + it.lo, n, j->accumulate);
-    if (j->half && w.dtype == HH_DTYPE_BF16) {
+    const bool add = bias || j->accumulate;
+    if (j->half && w.dtype == HH_DTYPE_BF16)
         hh_gemm_bf16_rows(t1 - t0, n, j->w->k, j->half + t0 * j->w->k, (const uint16_t *)w.data + it.lo * w.stride,
-                          w.stride, hh_row(j->y, t0) + it.column, j->y.stride, bias || j->accumulate,
-                          floats(scratch, HH_GEMM_ROWS * n));
-    } else {
-        multiply_panels(j, scratch, it, t0, t1, bias || j->accumulate);
-    }
+                          w.stride, hh_row(j->y, t0) + it.column, j->y.stride, add, floats(scratch, HH_GEMM_ROWS * n));
+#if HH_PAIRS
+    else if (j->paired && hh_linear_is_paired(j->be, w.dtype))
+        HH_SIMD_NAME(linear_pair_tile)(scratch, j->y, j->pairs, j->w->k, it, t0, t1, add);
+#endif
+    else
+        multiply_panels(j, scratch, it, t0, t1, add);
     hh_arena_reset(scratch, mark);
 }
 
-/* Tokens of a call whose bf16 copies fit the shared scratch; all of them when nothing is multiplied in bf16. */
-static int64_t tokens_that_fit(const hh_backend *be, const hh_linear *w, int64_t T, bool half) {
-    if (!half) return T;
-    const int64_t bytes = (int64_t)(be->scratch.size - be->scratch.used) - HH_ARENA_ALIGN;
-    const int64_t most = bytes / (int64_t)sizeof(uint16_t) / w->k / HH_GEMM_ROWS * HH_GEMM_ROWS;
+static bool wants_pairs(const hh_backend *be, const hh_linear *w) {
+    bool wanted = false;
+    for (int p = 0; p < w->n_parts; p++) wanted = wanted || hh_linear_is_paired(be, w->part[p].w.dtype);
+    return wanted;
+}
+
+/* Tokens of a call whose copies in bf16 and in pairs fit the shared scratch; all of them when there are none. */
+static int64_t tokens_that_fit(const hh_backend *be, const hh_linear *w, int64_t T, bool half, bool paired) {
+    int64_t a_token = half ? w->k * (int64_t)sizeof(uint16_t) : 0;
+#if HH_PAIRS
+    if (paired) a_token += HH_SIMD_NAME(linear_pair_bytes)(w->k);
+#else
+    (void)paired;
+#endif
+    if (!a_token) return T;
+    const int64_t bytes = (int64_t)(be->scratch.size - be->scratch.used) - 3 * HH_ARENA_ALIGN;
+    const int64_t most = bytes / a_token / HH_GEMM_ROWS * HH_GEMM_ROWS;
     HH_ASSERT(most > 0);
     return T < most ? T : most;
 }
@@ -131,22 +151,29 @@ static void multiply(job *j, bool half) {
         hh_linear_tile_tokens(be, T, j->w->n, half ? NULL : &j->rows); /* bf16: the shape is part of the result */
     j->n_tiles = hh_linear_item_count(j->w, j->rows);
     j->half = half ? HH_SIMD_NAME(linear_half)(be, j->x, HH_GEMM_ROWS) : NULL;
+#if HH_PAIRS
+    if (j->paired) j->pairs = HH_SIMD_NAME(linear_pair_rows)(be, j->x);
+#endif
     hh_parallel_for(be->n_threads, j->n_tiles * ((T + j->tokens - 1) / j->tokens), forward_tile, j);
     hh_arena_reset(&be->scratch, mark);
 }
 
 void HH_SIMD_NAME(linear_fwd)(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate) {
     hh_linear_check(y, x, w);
-    const bool half = !be->decoding && hh_linear_wants_half(be, w);
-    const int64_t T = x.dim[0], step = be->decoding ? HH_FEW_TOKENS : tokens_that_fit(be, w, T, half);
+    const bool half = !be->decoding && hh_linear_wants_half(be, w), paired = !be->decoding && wants_pairs(be, w);
+    const int64_t T = x.dim[0], step = be->decoding ? HH_FEW_TOKENS : tokens_that_fit(be, w, T, half, paired);
     for (int64_t t = 0; t < T; t += step) {
         const int64_t end = t + step < T ? t + step : T;
         if (be->decoding) {
             HH_SIMD_NAME(linear_few)(be, hh_tensor_rows(y, t, end), hh_tensor_rows(x, t, end), w, accumulate);
             continue;
         }
-        job j = {
-            .be = be, .y = hh_tensor_rows(y, t, end), .x = hh_tensor_rows(x, t, end), .w = w, .accumulate = accumulate};
+        job j = {.be = be,
+                 .y = hh_tensor_rows(y, t, end),
+                 .x = hh_tensor_rows(x, t, end),
+                 .w = w,
+                 .accumulate = accumulate,
+                 .paired = paired};
         multiply(&j, half);
     }
 }

@@ -211,13 +211,8 @@ DOT(q6_k, CALL_Q6_K)
 
 /* One token to 16-bit groups. */
 static void round_token(const float *x, int64_t k, int16_t *q, float *scale, float *sum, float *pair) {
-    const __m256 sign = _mm256_set1_ps(-0.0f);
     for (int64_t b = 0; b < k / 32; b++, x += 32, q += 32) {
-        __m256 top = _mm256_setzero_ps();
-        for (int i = 0; i < 32; i += 8) top = _mm256_max_ps(top, _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)));
-        __m128 m = _mm_max_ps(_mm256_castps256_ps128(top), _mm256_extractf128_ps(top, 1));
-        m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-        float most = m[0] > m[1] ? m[0] : m[1], inverse = most > 0 ? 32767.0f / most : 0;
+        const float most = hh_group_top(x), inverse = most >= 1e-30f ? 32767.0f / most : 0;
         __m256i total = _mm256_setzero_si256();
         for (int i = 0; i < 32; i += 8) {
             __m256i v = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(inverse)));
