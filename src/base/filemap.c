@@ -230,6 +230,13 @@ char *hh_path_join(const char *dir, const char *name) {
     return hh_sprintf("%s%s%s", dir, n && dir[n - 1] != '/' ? "/" : "", name);
 }
 
+const char *hh_path_split_name(char **name, const char *word) {
+    const char *equals = strchr(word, '=');
+    bool named = equals && equals > word && !hh_file_exists(word) && !hh_is_directory(word);
+    *name = named ? hh_sprintf("%.*s", (int)(equals - word), word) : hh_strdup(word);
+    return named ? equals + 1 : word;
+}
+
 #define PRIME1 UINT64_C(0x9E3779B185EBCA87)
 #define PRIME2 UINT64_C(0xC2B2AE3D27D4EB4F)
 #define PRIME3 UINT64_C(0x165667B19E3779F9)

@@ -156,7 +156,7 @@ static const hh_option options[] = {
 static const hh_command command = {
     .verb = "train",
     .summary = "train a hybrid back to its teacher, in stages; or pretrain",
-    .words = "STUDENT",
+    .words = "STUDENT | NAME=STUDENT...",
     .description =
         "align: every hybrid attention layer imitates the teacher's on the teacher's own stream; the other "
         "weights stay. "
@@ -166,7 +166,10 @@ static const hh_command command = {
         "and a tokenizer.\n\n"
         "The same command again continues where a run was left, bit for bit, also after it was killed; "
         "after its end it changes "
-        "nothing. Builds with MPI=1 share the work among the processes that mpirun starts, with the same sequences in "
+        "nothing. Several students (up to four, each with a name) see the same sequences and share the teacher's "
+        "forward; "
+        "their checkpoints are DIR/NAME. Builds with MPI=1 share the work among the processes that mpirun starts, with "
+        "the same sequences in "
         "the same order however many there are. DIR is a checkpoint like any other, with a log.jsonl of every step's "
         "loss, gradient norm, "
         "rate and speed.",
@@ -175,18 +178,26 @@ static const hh_command command = {
         "--batch 4 --steps 3 --out nano-aligned",
     .options = options,
     .min_words = 1,
-    .max_words = 1,
+    .max_words = HH_MAX_STUDENTS,
 };
+
+/* One who is trained, and where what it becomes is kept. */
+typedef struct pupil {
+    const char *path;
+    char *name, *dir;
+    hh_model *model;
+} pupil;
 
 /* All that a run holds. */
 typedef struct session {
     int argc; /* the words behind the verb */
     char **argv;
-    const char *student_path;
+    const hh_words *words;
+    pupil pupil[HH_MAX_STUDENTS];
     const hh_stage *stage;
     hh_comm comm;
     hh_backend *be;
-    hh_model *student, *teacher;
+    hh_model *teacher;
     hh_tokenizer *tokenizer;
     hh_mixture *mixture;
     hh_trainer *trainer;
@@ -200,7 +211,11 @@ static void release(session *s) {
     hh_mixture_free(s->mixture);
     hh_tokenizer_close(s->tokenizer);
     hh_model_close(s->teacher);
-    hh_model_close(s->student);
+    for (int i = 0; i < HH_MAX_STUDENTS; i++) {
+        hh_model_close(s->pupil[i].model);
+        hh_free(s->pupil[i].name);
+        hh_free(s->pupil[i].dir);
+    }
     hh_comm_close(&s->comm);
     hh_backend_close(s->be);
     hh_free(s->length);
@@ -219,14 +234,14 @@ static bool has_weights(const char *dir) {
 }
 
 /* A directory with a configuration and no weights: random ones. */
-static hh_code create_student(session *s, hh_error *err) {
-    char *path = hh_path_join(s->student_path, "config.json");
+static hh_code create_student(session *s, pupil *p, hh_error *err) {
+    char *path = hh_path_join(p->path, "config.json");
     hh_config *c = hh_alloc(sizeof *c);
     hh_buf text = {0};
     hh_code code = hh_file_read(path, (size_t)1 << 24, &text, err);
     if (code == HH_OK) code = hh_config_parse(c, path, text.data, text.len, err);
-    if (code == HH_OK) code = hh_model_create(&s->student, s->be, c, err);
-    if (code == HH_OK) code = hh_model_initialise(s->student, (uint64_t)common.seed, err);
+    if (code == HH_OK) code = hh_model_create(&p->model, s->be, c, err);
+    if (code == HH_OK) code = hh_model_initialise(p->model, (uint64_t)common.seed, err);
     hh_buf_release(&text);
     hh_free(c);
     hh_free(path);
@@ -239,10 +254,13 @@ static hh_code open_backend(session *s, hh_error *err) {
 }
 
 static hh_code open_models(session *s, hh_error *err) {
-    if (s->stage == &hh_stage_pretrain && hh_is_directory(s->student_path) && !has_weights(s->student_path))
-        HH_TRY(create_student(s, err));
-    else
-        HH_TRY(hh_model_open(&s->student, s->be, s->student_path, HH_LOAD_REAL, err));
+    for (int64_t i = 0; i < s->words->n; i++) {
+        pupil *p = &s->pupil[i];
+        if (s->stage == &hh_stage_pretrain && hh_is_directory(p->path) && !has_weights(p->path))
+            HH_TRY(create_student(s, p, err));
+        else
+            HH_TRY(hh_model_open(&p->model, s->be, p->path, HH_LOAD_REAL, err));
+    }
     if (s->stage->needs_teacher && *teacher_path)
         HH_TRY(hh_model_open(&s->teacher, s->be, teacher_path, HH_LOAD_STORED, err));
     return HH_OK;
@@ -250,7 +268,7 @@ static hh_code open_models(session *s, hh_error *err) {
 
 static hh_code open_data(session *s, hh_error *err) {
     char *where;
-    HH_TRY(hh_model_locate(&where, s->student_path, err));
+    HH_TRY(hh_model_locate(&where, s->pupil[0].path, err));
     hh_code code = hh_tokenizer_open(&s->tokenizer, where, err);
     hh_free(where);
     HH_TRY(code);
@@ -332,6 +350,28 @@ static hh_code check_options(const session *s, hh_error *err) {
     return HH_OK;
 }
 
+/* Who is trained, and where each goes: one student into --out itself, of several each into the directory of its name. */
+static hh_code name_students(session *s, hh_error *err) {
+    int64_t n = s->words->n;
+    for (int64_t i = 0; i < n; i++) {
+        pupil *p = &s->pupil[i];
+        const char *word = s->words->word[i];
+        p->path = hh_path_split_name(&p->name, word);
+        if (n > 1 && (p->path == word || strchr(p->name, '/') || p->name[0] == '.'))
+            return hh_fail(err, HH_EINVAL,
+                           "%s: of several students each needs a name, as in causal=%s; it names a directory in --out",
+                           word, p->path);
+        for (int64_t j = 0; j < i; j++)
+            if (strcmp(p->name, s->pupil[j].name) == 0)
+                return hh_fail(err, HH_EINVAL, "the name %s is given twice; students are kept by name", p->name);
+        p->dir = n > 1 ? hh_path_join(out_dir, p->name) : hh_strdup(out_dir);
+        if (has_file(p->dir, "model.safetensors") && !has_file(p->dir, "log.jsonl") && !has_file(p->dir, "state.bin"))
+            return hh_fail(err, HH_EINVAL,
+                           "--out: %s holds a checkpoint that no training run has written; name another", p->dir);
+    }
+    return HH_OK;
+}
+
 /* Words that make no sense, said before anything is opened. */
 static hh_code check_words(session *s, hh_error *err) {
     if (!*stage_name || !*out_dir) return hh_fail(err, HH_EINVAL, "train needs --stage and --out DIR");
@@ -339,18 +379,17 @@ static hh_code check_words(session *s, hh_error *err) {
     HH_ASSERT(s->stage);
     HH_TRY(choose_options(s, err));
     HH_TRY(check_options(s, err));
-    if (has_file(out_dir, "model.safetensors") && !has_file(out_dir, "log.jsonl") && !has_file(out_dir, "state.bin"))
-        return hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint that no training run has written; name another",
-                       out_dir);
-    return HH_OK;
+    return name_students(s, err);
 }
 
 /* Everything that decides what a step does, so that a run is only continued as it was begun. */
 static void write_settings(session *s) {
     hh_buf *b = &s->settings;
     const hh_trainer_options *o = &s->o;
-    hh_buf_printf(b, "stage %s\nstudent %s\nteacher %s\nlength %s\nbatch %" PRId64 "\nmicro-tokens %" PRId64 "\n",
-                  s->stage->name, s->student_path, teacher_path, lengths, batch, o->data.micro_tokens);
+    hh_buf_printf(b, "stage %s\n", s->stage->name);
+    for (int64_t i = 0; i < s->words->n; i++) hh_buf_printf(b, "student %s\n", s->words->word[i]);
+    hh_buf_printf(b, "teacher %s\nlength %s\nbatch %" PRId64 "\nmicro-tokens %" PRId64 "\n", teacher_path, lengths,
+                  batch, o->data.micro_tokens);
     for (int64_t i = 0; i < data.n; i++) hh_buf_printf(b, "data %s\n", data.word[i]);
     hh_buf_printf(b, "needles %g\nsteps %" PRId64 "\nlr %g\nfinal-lr %g\nschedule %s\nwarmup %" PRId64 "\n", needles,
                   o->schedule.steps, o->schedule.peak, o->schedule.final, o->schedule.cosine ? "cosine" : "constant",
@@ -361,17 +400,27 @@ static void write_settings(session *s) {
 }
 
 static void report(const session *s, const hh_job_result *r) {
-    if (json) {
-        printf("{\"out\": \"%s\", \"stage\": \"%s\", \"first_step\": %" PRId64 ", \"steps\": %" PRId64
-               ", \"tokens\": %" PRId64 ", \"seconds\": %.3f, \"loss\": %.9g}\n",
-               out_dir, s->stage->name, r->first_step, r->steps, r->n_tokens, r->seconds, s->trainer->student[0].loss);
-    } else if (r->first_step == r->steps) {
-        printf("%s: %s has ended after %" PRId64 " steps already; nothing was done\n", out_dir, s->stage->name,
-               r->steps);
-    } else {
-        printf("%s: %s, steps %" PRId64 " to %" PRId64 ", %" PRId64 " tokens in %.1f s, last loss %.5g\n", out_dir,
-               s->stage->name, r->first_step, r->steps, r->n_tokens, r->seconds, s->trainer->student[0].loss);
+    for (int64_t i = 0; i < s->words->n; i++) {
+        const char *dir = s->pupil[i].dir;
+        double loss = s->trainer->student[i].loss;
+        if (json) {
+            printf("{\"out\": \"%s\", \"stage\": \"%s\", \"first_step\": %" PRId64 ", \"steps\": %" PRId64
+                   ", \"tokens\": %" PRId64 ", \"seconds\": %.3f, \"loss\": %.9g}\n",
+                   dir, s->stage->name, r->first_step, r->steps, r->n_tokens, r->seconds, loss);
+        } else if (r->first_step == r->steps) {
+            printf("%s: %s has ended after %" PRId64 " steps already; nothing was done\n", dir, s->stage->name,
+                   r->steps);
+        } else {
+            printf("%s: %s, steps %" PRId64 " to %" PRId64 ", %" PRId64 " tokens in %.1f s, last loss %.5g\n", dir,
+                   s->stage->name, r->first_step, r->steps, r->n_tokens, r->seconds, loss);
+        }
     }
+}
+
+static hh_code write_histories(const session *s, const hh_job_result *r, hh_error *err) {
+    hh_history_stage stage = {.stage = s->stage->name, .teacher = teacher_path, .steps = r->steps, .seed = common.seed};
+    for (int64_t i = 0; i < s->words->n; i++) HH_TRY(hh_history_write(s->pupil[i].dir, s->pupil[i].path, &stage, err));
+    return HH_OK;
 }
 
 static hh_code train(session *s, hh_error *err) {
@@ -383,19 +432,22 @@ static hh_code train(session *s, hh_error *err) {
     write_settings(s);
     s->o.data.context = s->mixture;
     s->o.comm = &s->comm;
-    HH_TRY(hh_comm_agree(&s->comm, hh_trainer_new(&s->trainer, &s->o, s->teacher, &s->student, 1, err), err));
-    hh_job j = {.trainer = s->trainer,
-                .dir = out_dir,
-                .student_dir = {out_dir},
-                .tokenizer_from = s->student_path,
+    hh_job j = {.dir = out_dir,
+                .tokenizer_from = s->pupil[0].path,
                 .dtype = strcmp(save_dtype, "bf16") ? HH_DTYPE_F32 : HH_DTYPE_BF16,
                 .save_every = save_every,
                 .settings = s->settings.data};
+    hh_model *student[HH_MAX_STUDENTS];
+    for (int64_t i = 0; i < s->words->n; i++) {
+        student[i] = s->pupil[i].model;
+        j.student_dir[i] = s->pupil[i].dir;
+    }
+    HH_TRY(hh_comm_agree(&s->comm, hh_trainer_new(&s->trainer, &s->o, s->teacher, student, s->words->n, err), err));
+    j.trainer = s->trainer;
     hh_job_result r;
     HH_TRY(hh_job_run(&j, &r, err));
-    hh_history_stage stage = {.stage = s->stage->name, .teacher = teacher_path, .steps = r.steps, .seed = common.seed};
     const bool first = s->comm.rank == 0;
-    HH_TRY(hh_comm_agree(&s->comm, first ? hh_history_write(out_dir, s->student_path, &stage, err) : HH_OK, err));
+    HH_TRY(hh_comm_agree(&s->comm, first ? write_histories(s, &r, err) : HH_OK, err));
     if (first) report(s, &r);
     return HH_OK;
 }
@@ -405,7 +457,7 @@ int hh_cmd_train(int argc, char **argv) {
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
-    session s = {.argc = argc, .argv = argv, .student_path = words.word[0]};
+    session s = {.argc = argc, .argv = argv, .words = &words};
     hh_code done = train(&s, &err);
     if (s.comm.rank) /* processes fail together, and the first one says why */
         code = done == HH_OK ? 0 : 1;

@@ -9,21 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* PATH, or NAME=PATH when there is no file called "NAME=PATH". */
-static const char *split_name(char **name, const char *word) {
-    const char *equals = strchr(word, '=');
-    bool named = equals && equals > word && !hh_file_exists(word) && !hh_is_directory(word);
-    *name = named ? hh_sprintf("%.*s", (int)(equals - word), word) : hh_strdup(word);
-    return named ? equals + 1 : word;
-}
-
 static hh_code open_subject(hh_subject *s, hh_backend *be, const char *word, const char *rope, hh_error *err) {
     char *path;
     json_t *readable = json_string(word);
     json_decref(readable);
     if (!readable)
         return hh_fail(err, HH_EINVAL, "%s: a model's path must be UTF-8, for results are kept under it", word);
-    const char *where = split_name(&s->own_name, word);
+    const char *where = hh_path_split_name(&s->own_name, word);
     s->name = s->own_name;
     HH_TRY(hh_model_locate(&path, where, err));
     hh_code code = hh_model_open(&s->model, be, path, HH_LOAD_STORED, err);

@@ -149,6 +149,18 @@ static void test_options_without_effect_are_refused(void **state) {
 }
 
 /* What is refused leaves nothing behind. */
+/* Of several students each becomes what it becomes alone. */
+static void test_students_learn_side_by_side(void **state) {
+    (void)state;
+    const char *rest = "--stage pretrain --length 64 --batch 2 --steps 2 -q";
+    assert_int_equal(run_verb("hydrahead train a=nano b=nano %s --out \"$TMP\"/pair", rest), 0);
+    assert_int_equal(run_verb("hydrahead train nano %s --out \"$TMP\"/single", rest), 0);
+    assert_int_equal(run("cmp \"$TMP\"/pair/a/model.safetensors \"$TMP\"/single/model.safetensors"), 0);
+    assert_int_equal(run("cmp \"$TMP\"/pair/b/model.safetensors \"$TMP\"/single/model.safetensors"), 0);
+    assert_int_equal(run_verb("hydrahead train nano nano %s --out \"$TMP\"/unnamed", rest), 2);
+    assert_int_equal(run_verb("hydrahead train a=nano a=nano %s --out \"$TMP\"/twice", rest), 2);
+}
+
 static void test_refusals_leave_nothing(void **state) {
     (void)state;
     assert_int_equal(run("hydrahead train nano --stage extend --steps 1 --out models/nano"), 2);
@@ -209,6 +221,7 @@ int main(void) {
         cmocka_unit_test(test_absent_model_is_named),
         cmocka_unit_test(test_inputs_are_not_overwritten),
         cmocka_unit_test(test_options_without_effect_are_refused),
+        cmocka_unit_test(test_students_learn_side_by_side),
         cmocka_unit_test(test_refusals_leave_nothing),
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_main_man_page_lists_verbs),
