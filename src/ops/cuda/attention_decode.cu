@@ -2,7 +2,7 @@
  * that every SM has its share; a block serves all query heads of one KV head. A warp takes 16 keys at a time straight
  * from memory into the operands of two products (heads x keys, heads x columns): the order of a product's depth is free, so
  * every lane reads 16 bytes in a row, of K along the head's width and of V along its columns. A second kernel merges
- * the splits in their order.
+ * the splits in their order; a context that is not split needs none.
  *
  * The number of splits follows from the numbers of spans and groups and from a power-of-two bound of the longest
  * context: a recorded graph stays valid while the context grows within it. */
@@ -13,15 +13,33 @@
 
 #define WARPS 8
 
+/* How a cache is read: 16 bytes at a time; blocks of Q8_0 by way of shared memory (their rows begin at multiples of 4
+ * bytes when the width is one of 64); anything else as it comes. */
+typedef enum kind { BF16, Q8, OTHER } kind;
+
 static __device__ __forceinline__ unsigned from_half2(unsigned x) {
     const float2 f = __half22float2(*(const __half2 *)&x);
     return hh_pack(f.x, f.y);
 }
 
+/* Elements [i, i + 2 N) of a block of Q8_0 (34 bytes, on an even address). A byte becomes a float as the low bits of
+ * 2^23 + 128. */
+template <int N> static __device__ __forceinline__ void unpack(unsigned (&r)[N], const char *block, int i) {
+    const float d = __half2float(*(const __half *)block), base = 8388736;
+    const unsigned short *q = (const unsigned short *)(block + 2 + i);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        const unsigned two = q[k] ^ 0x8080u;
+        const float x = __uint_as_float(__byte_perm(two, 0x4b000000u, 0x7540)) - base;
+        const float y = __uint_as_float(__byte_perm(two, 0x4b000000u, 0x7541)) - base;
+        r[k] = hh_pack(d * x, d * y);
+    }
+}
+
 /* Elements [i, i + 2 N) of a cache as N pairs of bf16; N is 2 or 4, i a multiple of 2 N. */
-template <int N, bool BF16>
+template <int N, kind KIND>
 static __device__ __forceinline__ void load_pairs(unsigned (&r)[N], const char *p, int dtype, int64_t i) {
-    if (BF16) {
+    if (KIND == BF16) {
         if (N == 4)
             *(uint4 *)r = __ldcs((const uint4 *)(p + 2 * i));
         else
@@ -44,16 +62,33 @@ static __device__ __forceinline__ void load_pairs(unsigned (&r)[N], const char *
 #pragma unroll
         for (int k = 0; k < N; k++) r[k] = from_half2(((const unsigned *)(p + 2 * i))[k]);
         break;
-    default: { /* Q8_0: blocks of 34 bytes, on even addresses */
-        const char *block = p + i / 32 * 34;
-        const float d = __half2float(*(const __half *)block);
+    default:
+        unpack(r, p + i / 32 * 34, (int)(i % 32));
+    }
+}
+
+/* The rows that a warp reads next, as they lie in the cache. */
+template <int D> struct raw_rows {
+    static constexpr int PIECE = D / 16, PIECES = 17,
+                         STRIDE = D == 64 ? 80 : D / 32 * 34 + PIECE; /* bytes a copy; copies a row */
+    char row[2][32][STRIDE];                                          /* two stages of 16 keys and 16 values */
+};
+
+template <int D>
+static __device__ __forceinline__ void bring_rows(char (*to)[raw_rows<D>::STRIDE], const hh_attention_span &s, int kv,
+                                                  int64_t key, int64_t end) {
+    typedef raw_rows<D> raw;
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            const unsigned short two = ((const unsigned short *)(block + 2 + i % 32))[k];
-            r[k] = hh_pack(d * (signed char)(two & 255), d * (signed char)(two >> 8));
-        }
+    for (int i = 0; i < raw::PIECES; i++) {
+        const int at = threadIdx.x % 32 + 32 * i, r = at / raw::PIECES, piece = at % raw::PIECES;
+        const int64_t j = key + r % 16 < end ? key + r % 16 : end - 1;
+        const char *from = (r < 16 ? s.k : s.v) + (j * (r < 16 ? s.k_stride : s.v_stride) + (int64_t)kv * D) / 32 * 34;
+        const unsigned dst = (unsigned)__cvta_generic_to_shared(&to[r][piece * raw::PIECE]);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(from + piece * raw::PIECE),
+                     "n"(raw::PIECE)
+                     : "memory");
     }
-    }
+    hh_copy_commit();
 }
 
 /* Eight elements of a query, on any address; zeros for NULL. */
@@ -66,19 +101,28 @@ static __device__ __forceinline__ void load_query(unsigned *r, const hh_bf16 *p)
     for (int k = 0; k < 4; k++) r[k] = p ? hh_pack(hh_load(p + 2 * k), hh_load(p + 2 * k + 1)) : 0;
 }
 
+/* What the warps of a block found: top and sum of each row, and its columns. */
+template <int D, int R> struct found {
+    float top[WARPS][R], sum[WARPS][R];
+    float o[WARPS][R][D];
+};
+
 template <int D> struct shape {
     static constexpr int VEC = D % 64 ? 4 : 8;    /* columns of V that a lane reads in a row */
     static constexpr int WIDE = D / (8 * VEC);    /* such reads a row */
     static constexpr int BLOCKS = D > 64 ? 1 : 2; /* on an SM */
 };
 
-/* Both halves of what the warps found, one behind another: top and sum of each row, then its columns. */
-template <int D, int R> struct found {
-    float top[WARPS][R], sum[WARPS][R];
-    float o[WARPS][R][D];
-};
+/* Column d of the head at `head` of the list. */
+template <int D>
+static __device__ __forceinline__ void store_result(const hh_attention_args &a, const hh_attention_span &s, int head,
+                                                    int d, float x, float high, float all) {
+    const hh_attention_head h = a.head[head];
+    hh_store((hh_bf16 *)a.o + s.lo * a.o_stride + (int64_t)h.o * D + d, x);
+    if (a.lse && !d) a.lse[s.lo * a.lse_stride + h.o] = HH_LN2 * high + logf(all);
+}
 
-template <int D, int R, bool BF16>
+template <int D, int R, kind KIND>
 static __global__ void __launch_bounds__(32 * WARPS, shape<D>::BLOCKS)
     decode_split(const hh_attention_args a, float *part_o, float2 *part, int n_splits) {
     constexpr int VEC = shape<D>::VEC, WIDE = shape<D>::WIDE, H = R / 8;
@@ -108,23 +152,50 @@ static __global__ void __launch_bounds__(32 * WARPS, shape<D>::BLOCKS)
     for (int h = 0; h < H; h++) top[h] = -INFINITY, sum[h] = 0;
     unsigned k[2][D / 32][4], v[4][WIDE][VEC / 2];
     int64_t key = begin + 16 * warp;
+    raw_rows<D> *raw = (raw_rows<D> *)(shared + sizeof *f) + warp;
+    int stage = 0;
     auto load_keys = [&](int64_t at) {
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             const int64_t row = at + 8 * n + g < end ? at + 8 * n + g : end - 1;
 #pragma unroll
             for (int i = 0; i < D / 32; i++)
-                load_pairs<4, BF16>(k[n][i], s.k, a.kv_dtype, row * s.k_stride + column + 32 * i + 8 * m);
+                if (KIND == Q8)
+                    unpack(k[n][i], &raw->row[stage][8 * n + g][34 * i], 8 * m);
+                else
+                    load_pairs<4, KIND>(k[n][i], s.k, a.kv_dtype, row * s.k_stride + column + 32 * i + 8 * m);
         }
     };
-    if (key < end) load_keys(key);
+    if (key < end) {
+        if constexpr (KIND == Q8)
+            bring_rows<D>(raw->row[0], s, group.kv, key, end);
+        else
+            load_keys(key);
+    }
     for (; key < end; key += 16 * WARPS) {
+        if constexpr (KIND == Q8) {
+            if (key + 16 * WARPS < end)
+                bring_rows<D>(raw->row[stage ^ 1], s, group.kv, key + 16 * WARPS, end);
+            else
+                hh_copy_commit();
+            hh_copy_wait<1>();
+            __syncwarp();
+            load_keys(key);
+        }
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             const int64_t at = key + 2 * m + (n & 1) + 8 * (n >> 1), row = at < end ? at : end - 1;
 #pragma unroll
             for (int w = 0; w < WIDE; w++)
-                load_pairs<VEC / 2, BF16>(v[n][w], s.v, a.kv_dtype, row * s.v_stride + column + (8 * w + g) * VEC);
+                if (KIND == Q8)
+                    unpack(v[n][w], &raw->row[stage][16 + 2 * m + (n & 1) + 8 * (n >> 1)][(8 * w + g) * VEC / 32 * 34],
+                           (8 * w + g) * VEC % 32);
+                else
+                    load_pairs<VEC / 2, KIND>(v[n][w], s.v, a.kv_dtype, row * s.v_stride + column + (8 * w + g) * VEC);
+        }
+        if (KIND == Q8) { /* the stage is in registers */
+            __syncwarp();
+            stage ^= 1;
         }
         float z[2][4] = {};
 #pragma unroll
@@ -136,7 +207,7 @@ static __global__ void __launch_bounds__(32 * WARPS, shape<D>::BLOCKS)
 #pragma unroll
                 for (int n = 0; n < 2; n++) hh_mma(z[n], qa, k[n][i] + 2 * half);
             }
-        if (key + 16 * WARPS < end) load_keys(key + 16 * WARPS);
+        if (KIND != Q8 && key + 16 * WARPS < end) load_keys(key + 16 * WARPS);
 
         unsigned p[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -194,6 +265,7 @@ static __global__ void __launch_bounds__(32 * WARPS, shape<D>::BLOCKS)
                     f->o[warp][g + 8 * h][(8 * w + 2 * m + e) * VEC + j] = o[w * VEC + j][2 * h + e];
     }
     __syncthreads();
+    const int64_t item = ((int64_t)blockIdx.z * a.n_heads + group.first) * n_splits; /* of the group's first head */
     for (int at = threadIdx.x; at < group.n * D; at += 32 * WARPS) {
         const int row = at / D, d = at % D;
         float high = -INFINITY, all = 0, column_sum = 0;
@@ -204,9 +276,13 @@ static __global__ void __launch_bounds__(32 * WARPS, shape<D>::BLOCKS)
             all += weight * f->sum[w][row];
             column_sum += weight * f->o[w][row][d];
         }
-        const int64_t item = ((int64_t)blockIdx.z * a.n_heads + group.first + row) * n_splits + blockIdx.x;
-        part_o[item * D + d] = column_sum;
-        if (!d) part[item] = make_float2(high, all);
+        if (n_splits == 1) {
+            store_result<D>(a, s, group.first + row, d, column_sum / all, high, all);
+            continue;
+        }
+        const int64_t part_at = item + (int64_t)row * n_splits + blockIdx.x;
+        part_o[part_at * D + d] = column_sum;
+        if (!d) part[part_at] = make_float2(high, all);
     }
 }
 
@@ -265,15 +341,20 @@ template <int D, int R> static void launch_decode(hh_backend *be, hh_attention_a
     float *part_o = (float *)hh_cuda_scratch(be, n * D * sizeof *part_o);
     float2 *part = (float2 *)hh_cuda_scratch(be, n * sizeof *part);
     const dim3 grid((unsigned)n_splits, (unsigned)a->n_groups, (unsigned)a->n_spans);
-    const size_t shared = sizeof(found<D, R>);
+    const size_t shared = sizeof(found<D, R>), with_rows = shared + sizeof(raw_rows<D>) * WARPS;
+    const bool q8 = a->kv_dtype == HH_DTYPE_Q8_0 && D % 64 == 0 && with_rows <= hh_cuda_of(be)->shared_bytes;
     if (a->kv_dtype == HH_DTYPE_BF16)
-        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, true>, grid, 32 * WARPS, shared, *a, part_o, part,
+        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, BF16>, grid, 32 * WARPS, shared, *a, part_o, part,
                        n_splits);
-    else
-        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, false>, grid, 32 * WARPS, shared, *a, part_o, part,
+    else if (!q8)
+        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, OTHER>, grid, 32 * WARPS, shared, *a, part_o, part,
                        n_splits);
-    hh_cuda_launch(be, "attention_fwd", decode_merge, dim3((unsigned)a->n_heads, (unsigned)a->n_spans), 512, 0, *a,
-                   part_o, part, n_splits);
+    else if constexpr (D % 64 == 0)
+        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, Q8>, grid, 32 * WARPS, with_rows, *a, part_o, part,
+                       n_splits);
+    if (n_splits > 1)
+        hh_cuda_launch(be, "attention_fwd", decode_merge, dim3((unsigned)a->n_heads, (unsigned)a->n_spans), 512, 0, *a,
+                       part_o, part, n_splits);
 }
 
 template <int D> static void launch_width(hh_backend *be, hh_attention_args *a, int64_t longest, int most_heads) {

@@ -31,12 +31,12 @@ static __device__ __forceinline__ void hh_mbarrier_expect(uint64_t *b, int bytes
 /* Arrives at the same barrier of block `rank` of the cluster. */
 static __device__ __forceinline__ void hh_mbarrier_arrive_at(uint64_t *b, int rank) {
     HH_CLUSTER_ASM("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-                   "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(hh_shared_address(b)),
+                   "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(hh_shared_address(b)),
                    "r"(rank)
                    : "memory");
 }
 static __device__ __forceinline__ void hh_mbarrier_wait(uint64_t *b, int parity) {
-    HH_CLUSTER_ASM("{.reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1; "
+    HH_CLUSTER_ASM("{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; "
                    "@!done bra again;}" ::"r"(hh_shared_address(b)),
                    "r"(parity)
                    : "memory");
@@ -71,9 +71,9 @@ static __device__ __forceinline__ void hh_bulk_store(void *global, const void *s
                    : "memory");
     HH_CLUSTER_ASM("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until shared memory has been read by all of this thread's stores. */
-static __device__ __forceinline__ void hh_bulk_store_wait() {
-    HH_CLUSTER_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory");
+/* Until shared memory has been read by all of this thread's stores but the last N. */
+template <int N> static __device__ __forceinline__ void hh_bulk_store_wait() {
+    HH_CLUSTER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
 static __device__ __forceinline__ int hh_cluster_rank() {

@@ -1,179 +1,170 @@
-/* What a chunk of Gated DeltaNet does to dS, from its tokens alone, on tensor cores; see gdn_bwd.cuh. */
+/* What a chunk of Gated DeltaNet does to dS, from its tokens alone, on tensor cores; see gdn_bwd.cuh. Two kernels: the
+ * inverse A0, whose substitutions want many small blocks, and the products. */
 #include "ops/cuda/cluster.cuh"
-#include "ops/cuda/gdn_bwd.cuh"
+#include "ops/cuda/gdn_bwd_tile.cuh"
 
-#define SQUARE_STRIDE HH_GDN_STRIDE(GDN_N)
-#define COLUMNS       GDN_BWD_COLUMNS
+#define COLUMNS GDN_BWD_COLUMNS
 
-template <int D> struct prepare_shared {
-    hh_bf16 Q[GDN_N * HH_GDN_STRIDE(D)], dO[GDN_N * HH_GDN_STRIDE(D)];
-    hh_bf16 K[GDN_N * HH_GDN_STRIDE(D)], Z[GDN_N * HH_GDN_STRIDE(D)]; /* from K on: Q'^T dO on its way out */
-    float A0[GDN_N * HH_GDN_SQUARE], work[GDN_N / 2 * HH_GDN_SQUARE]; /* from A0 on: Z^T K on its way out */
-    hh_bf16 A0_beta[GDN_N * SQUARE_STRIDE];
-    float G[GDN_N], beta[GDN_N];
+/* -- A0 -- */
+
+template <int D> struct invert_shared {
+    hh_bf16 K[GDN_N * HH_GDN_STRIDE(D)];
+    float A0[GDN_N * HH_GDN_SQUARE], work[GDN_N / 2 * HH_GDN_SQUARE];
+    float beta[GDN_N];
 };
 
-/* Rows [16 w, 16 w + 16) of a 64 x D: accumulators of 16 columns each. */
-template <int D> static __device__ __forceinline__ void clear(float acc[D / 16][2][4]) {
-#pragma unroll
-    for (int i = 0; i < D / 2; i++) ((float *)acc)[i] = 0;
-}
-
-/* A0 for finish, and A0 beta, both in bf16. */
-template <int D> static __device__ __forceinline__ void store_A0(hh_bf16 *out, prepare_shared<D> &s) {
+/* A0 to its place in the scratch, and A0 beta to where Q'^T dO will be. */
+template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS) invert(gdn_bwd x) {
+    extern __shared__ __align__(128) char shared[];
+    invert_shared<D> &s = *(invert_shared<D> *)shared;
+    const int64_t h = blockIdx.y, ci = x.first + blockIdx.x;
+    const gdn_bwd_chunk c = x.chunk[ci];
+    const int w = threadIdx.x / 32;
+    hh_gdn_copy_tile<D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
+    hh_copy_commit();
+    for (int i = threadIdx.x; i < GDN_N; i += HH_GDN_THREADS)
+        s.beta[i] = i < c.n ? *gdn_row<float>(x.beta, c.t + i, h, 1) : 0;
+    hh_copy_wait<0>();
+    __syncthreads();
+    float acc[4][2][4];
+    hh_gdn_lower_product<D>(acc, s.K, s.K, w);
+    hh_gdn_store_N(s.A0, acc, s.beta, w);
+    __syncthreads();
+    hh_gdn_invert(s.A0, s.work);
+    char *scratch = gdn_bwd_scratch_of(x, ci, h);
+    hh_bf16 *A0 = (hh_bf16 *)scratch, *A0_beta = (hh_bf16 *)(scratch + gdn_bwd_at_dS(D));
     for (int e = threadIdx.x; e < GDN_N * GDN_N / 2; e += HH_GDN_THREADS) {
         const int i = e / 32, j = e % 32 * 2;
         const float low = s.A0[i * HH_GDN_SQUARE + j], high = s.A0[i * HH_GDN_SQUARE + j + 1];
-        *(uint32_t *)(out + i * SQUARE_STRIDE + j) = hh_pack_bf16(low, high);
-        *(uint32_t *)(s.A0_beta + i * SQUARE_STRIDE + j) = hh_pack_bf16(low * s.beta[j], high * s.beta[j + 1]);
+        *(uint32_t *)(A0 + i * SQUARE + j) = hh_pack_bf16(low, high);
+        *(uint32_t *)(A0_beta + i * SQUARE + j) = hh_pack_bf16(low * s.beta[j], high * s.beta[j + 1]);
     }
 }
 
-/* Z, rows of warp w. */
-template <int D> static __device__ __forceinline__ void make_Z(prepare_shared<D> &s, int w) {
-    constexpr int STRIDE = HH_GDN_STRIDE(D);
-    float acc[D / 16][2][4];
-    clear<D>(acc);
-    for (int k = 0; k <= 16 * w; k += 16) {
-        uint32_t a[4], b[4];
-        hh_load_a(a, s.A0_beta + 16 * w * SQUARE_STRIDE + k, SQUARE_STRIDE);
-#pragma unroll
-        for (int block = 0; block < D / 16; block++) {
-            hh_load_b(b, s.K + k * STRIDE + 16 * block, STRIDE);
-            hh_mma_pair(acc[block], a, b);
-        }
-    }
-#pragma unroll
-    for (int x = 0; x < D / 4; x++) { /* pairs */
-        const int i = hh_gdn_row(w, (x & 1) * 2), j = hh_gdn_column(x >> 2, (x >> 1) & 1, 0);
-        const float *c = acc[x >> 2][(x >> 1) & 1] + (x & 1) * 2;
-        *(uint32_t *)(s.Z + i * STRIDE + j) = hh_pack_bf16(c[0], c[1]);
-    }
-}
+/* -- the factors -- */
 
-/* Q' in the place of Q, rows of warp w. qk: fragments of lower(Q K^T). */
-template <int D> static __device__ __forceinline__ void make_Q(prepare_shared<D> &s, const uint32_t qk[4][4], int w) {
-    constexpr int STRIDE = HH_GDN_STRIDE(D);
-    float acc[D / 16][2][4];
-    clear<D>(acc);
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        if (k > w) break;
-        uint32_t b[4];
-#pragma unroll
-        for (int block = 0; block < D / 16; block++) {
-            hh_load_b(b, s.Z + 16 * k * STRIDE + 16 * block, STRIDE);
-            hh_mma_pair(acc[block], qk[k], b);
-        }
-    }
-#pragma unroll
-    for (int x = 0; x < D / 4; x++) {
-        const int i = hh_gdn_row(w, (x & 1) * 2), j = hh_gdn_column(x >> 2, (x >> 1) & 1, 0);
-        const float *c = acc[x >> 2][(x >> 1) & 1] + (x & 1) * 2, into = exp2f(s.G[i]);
-        uint32_t *q = (uint32_t *)(s.Q + i * STRIDE + j);
-        *q = hh_pack_bf16(into * (hh_low_bf16(*q) - c[0]), into * (hh_high_bf16(*q) - c[1]));
-    }
-}
+/* What goes out takes the place of what has been read. */
+template <int D> struct factor_shared {
+    hh_bf16 Q[GDN_N * HH_GDN_STRIDE(D)], dO[GDN_N * HH_GDN_STRIDE(D)];
+    union {
+        struct {
+            hh_bf16 K[GDN_N * HH_GDN_STRIDE(D)], Z[GDN_N * HH_GDN_STRIDE(D)];
+        };
+        hh_bf16 QO[D / COLUMNS * D * HH_GDN_STRIDE(COLUMNS)]; /* Q'^T dO */
+    };
+    union {
+        struct {
+            hh_bf16 A0_beta[GDN_N * SQUARE], QK[GDN_N * SQUARE];
+        };
+        struct {
+            hh_bf16 ZK[D * HH_GDN_STRIDE(D)]; /* Z^T K */
+            float last[4];                    /* e^{G_n} */
+        };
+    };
+    float G[GDN_N];
+};
 
-/* out [D,D] = X^T Y for tiles [64,D]; warp w makes rows [w D/4, (w + 1) D/4), 64 columns at a time. SLICE columns of
- * `out` lie together, in rows of HH_GDN_STRIDE(SLICE). All copies out of shared memory have been waited for by thread 0
- * when `out` is written. */
+/* out [D,D] = X^T Y for tiles [64,D]; a warp makes 16 rows, of all columns or of half of them. SLICE columns of `out` lie
+ * together, in rows of HH_GDN_STRIDE(SLICE). All copies out of shared memory have been waited for by thread 0 when `out`
+ * is written. */
 template <int D, int SLICE>
-static __device__ __forceinline__ void store_outer(hh_bf16 *out, const hh_bf16 *X, const hh_bf16 *Y, int w) {
-    constexpr int STRIDE = HH_GDN_STRIDE(D), BLOCKS = D / 64;
-#pragma unroll 1
-    for (int column = 0; column < D; column += 64) {
-        float acc[BLOCKS][4][2][4];
+static __device__ __forceinline__ void make_outer(hh_bf16 *out, const hh_bf16 *X, const hh_bf16 *Y, place p) {
+    constexpr int STRIDE = HH_GDN_STRIDE(D), ROWS = D / 16, N = D / 16 * ROWS / 8;
+    const int warp = p.w + 4 * p.c, row = 16 * (warp % ROWS), column = 16 * N * (warp / ROWS);
+    const uint32_t A = hh_shared_address(X) + p.columns_D + 2 * row, B = hh_shared_address(Y) + p.rows_D + 2 * column;
+    float acc[N][2][4];
+    clear<N>(acc);
 #pragma unroll
-        for (int i = 0; i < BLOCKS * 32; i++) ((float *)acc)[i] = 0;
+    for (int k = 0; k < GDN_N; k += 16) {
+        uint32_t a[4], b[4];
+        hh_ldmatrix_trans_at(a, A + 2 * k * STRIDE);
 #pragma unroll
-        for (int k = 0; k < GDN_N; k += 16) {
-            uint32_t a[BLOCKS][4], b[4];
-#pragma unroll
-            for (int m = 0; m < BLOCKS; m++) hh_load_a_transposed(a[m], X + k * STRIDE + w * (D / 4) + 16 * m, STRIDE);
-#pragma unroll
-            for (int block = 0; block < 4; block++) {
-                hh_load_b(b, Y + k * STRIDE + column + 16 * block, STRIDE);
-#pragma unroll
-                for (int m = 0; m < BLOCKS; m++) hh_mma_pair(acc[m][block], a[m], b);
-            }
+        for (int n = 0; n < N; n++) {
+            hh_ldmatrix_trans_at(b, B + 2 * k * STRIDE + 32 * n);
+            hh_mma_pair(acc[n], a, b);
         }
-        if (column == 0) {
-            if (threadIdx.x == 0) hh_bulk_store_wait();
-            __syncthreads();
-        }
+    }
+    if (threadIdx.x == 0) hh_bulk_store_wait<0>();
+    __syncthreads();
 #pragma unroll
-        for (int x = 0; x < BLOCKS * 16; x++) {
-            const int m = x / 16, block = x / 4 % 4, half = x / 2 % 2, low = x % 2;
-            const int i = w * (D / 4) + 16 * m + hh_gdn_row(0, low * 2), j = column + hh_gdn_column(block, half, 0);
-            const float *c = acc[m][block][half] + low * 2;
-            *(uint32_t *)(out + j / SLICE * D * HH_GDN_STRIDE(SLICE) + i * HH_GDN_STRIDE(SLICE) + j % SLICE) =
-                hh_pack_bf16(c[0], c[1]);
-        }
+    for (int x = 0; x < N * 4; x++) {
+        const int i = row + hh_gdn_row(0, x % 2 * 2), j = column + hh_gdn_column(x / 4, x / 2 % 2, 0);
+        const float *c = acc[x / 4][x / 2 % 2] + x % 2 * 2;
+        *(uint32_t *)(out + j / SLICE * (D * HH_GDN_STRIDE(SLICE)) + i * HH_GDN_STRIDE(SLICE) + j % SLICE) =
+            hh_pack_bf16(c[0], c[1]);
     }
     hh_bulk_publish();
     __syncthreads();
 }
 
-template <int D> static __global__ void __launch_bounds__(HH_GDN_THREADS, 2) prepare(gdn_bwd x) {
-    extern __shared__ __align__(128) char shared[];
-    prepare_shared<D> &s = *(prepare_shared<D> *)shared;
-    const int64_t h = blockIdx.y, ci = x.first + blockIdx.x;
-    const gdn_bwd_chunk c = x.chunk[ci];
-    const int w = threadIdx.x / 32;
-    char *scratch = gdn_bwd_scratch_of(x, ci, h);
-    hh_gdn_copy_tile<D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
-    hh_gdn_copy_tile<D>(s.Q, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
-    hh_copy_commit();
-    hh_gdn_copy_tile<D>(s.dO, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
-    hh_copy_commit();
-    hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
-    for (int i = threadIdx.x; i < GDN_N; i += HH_GDN_THREADS)
-        s.beta[i] = i < c.n ? *gdn_row<float>(x.beta, c.t + i, h, 1) : 0;
-    hh_copy_wait<1>();
-    __syncthreads();
-
-    float acc[4][2][4];
-    uint32_t qk[4][4];
-    hh_gdn_lower_product<D>(acc, s.K, s.K, w);
-    hh_gdn_store_N(s.A0, acc, s.beta, w);
-    hh_gdn_lower_product<D>(acc, s.Q, s.K, w);
+/* lower(Q K^T) and Z to their tiles, then Q' in the place of Q. */
+template <int D> static __device__ __forceinline__ void make_Z_and_Q(factor_shared<D> &s, place p) {
+    constexpr int STRIDE = HH_GDN_STRIDE(D);
+    float square[2][2][4], wide[D / 32][2][4];
+    square_product<D>(square, s.Q, s.K, p);
 #pragma unroll
-    for (int e = 0; e < 32; e++)
-        if (hh_gdn_row(w, e & 3) < hh_gdn_column(e >> 3, (e >> 2) & 1, e & 3)) ((float *)acc)[e] = 0;
+    for (int x = 0; x < 16; x++)
+        if (square_row(p, x) < square_column(p, x)) ((float *)square)[x] = 0;
+    store_square(s.QK, square, p);
+    clear<D / 32>(wide);
+    multiply_between<false, SQUARE, false, STRIDE, false, D / 32>(wide, square_a(s.A0_beta, p), tile_b<D>(s.K, p), 0,
+                                                                  p.r + 16);
+    store_tile<D, D / 32>(s.Z, wide, p);
+    __syncthreads();
+    clear<D / 32>(wide);
+    multiply_between<false, SQUARE, false, STRIDE, false, D / 32>(wide, square_a(s.QK, p), tile_b<D>(s.Z, p), 0,
+                                                                  p.r + 16);
 #pragma unroll
-    for (int k = 0; k < 4; k++) hh_pack_fragment(qk[k], acc[k]);
-    __syncthreads();
-    hh_gdn_invert(s.A0, s.work);
-    store_A0<D>((hh_bf16 *)scratch, s);
-    __syncthreads();
-    make_Z<D>(s, w);
-    hh_copy_wait<0>();
-    __syncthreads();
-    make_Q<D>(s, qk, w);
-    constexpr int ZK = D * HH_GDN_STRIDE(D);
-    static_assert(ZK * 2 + 16 <= sizeof s.A0 + sizeof s.work + sizeof s.A0_beta, "Z^T K fits where A0 was");
-    static_assert(D / COLUMNS * D * HH_GDN_STRIDE(COLUMNS) * 2 <= sizeof s.K + sizeof s.Z + sizeof s.A0, "and Q'^T dO");
-    hh_bf16 *out = (hh_bf16 *)s.A0;
-    if (threadIdx.x == 0) *(float *)(out + ZK) = exp2f(s.G[GDN_N - 1]);
-    store_outer<D, D>(out, s.Z, s.K, w);
-    if (threadIdx.x == 0) hh_bulk_store(scratch + gdn_bwd_at_ZK(), out, ZK * 2 + 16);
-    out = s.K;
-    store_outer<D, COLUMNS>(out, s.Q, s.dO, w);
-    if (threadIdx.x == 0) {
-        hh_bulk_store(scratch + gdn_bwd_at_dS(D), out, D / COLUMNS * D * HH_GDN_STRIDE(COLUMNS) * 2);
-        hh_bulk_store_wait();
+    for (int x = 0; x < D / 8; x++) {
+        const int i = wide_row(p, x);
+        const float *c = wide_pair<D / 32>(wide, x), into = exp2f(s.G[i]);
+        uint32_t *q = (uint32_t *)(s.Q + i * STRIDE + wide_column(p, x));
+        *q = hh_pack_bf16(into * (hh_low_bf16(*q) - c[0]), into * (hh_high_bf16(*q) - c[1]));
     }
 }
 
-template <int D> static void launch_prepare(hh_backend *be, const gdn_bwd *x) {
-    hh_cuda_launch(be, "gdn_bwd", prepare<D>, dim3((unsigned)(x->last - x->first), (unsigned)x->heads),
-                   dim3(HH_GDN_THREADS), sizeof(prepare_shared<D>), *x);
+template <int D> static __global__ void __launch_bounds__(TILE_THREADS, 2) factor(gdn_bwd x) {
+    extern __shared__ __align__(128) char shared[];
+    factor_shared<D> &s = *(factor_shared<D> *)shared;
+    const int64_t h = blockIdx.y, ci = x.first + blockIdx.x;
+    const gdn_bwd_chunk c = x.chunk[ci];
+    const place p = here<D>();
+    char *scratch = gdn_bwd_scratch_of(x, ci, h);
+    const hh_bf16 *A0_beta = (const hh_bf16 *)(scratch + gdn_bwd_at_dS(D));
+    copy_tile<GDN_N, D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
+    copy_tile<GDN_N, D>(s.Q, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
+    for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += TILE_THREADS)
+        hh_copy_async(s.A0_beta + i * 8, A0_beta + i * 8, true);
+    hh_copy_commit();
+    copy_tile<GDN_N, D>(s.dO, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
+    hh_copy_commit();
+    hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
+    hh_copy_wait<1>();
+    __syncthreads();
+    make_Z_and_Q<D>(s, p);
+    hh_copy_wait<0>(); /* dO: there for all behind the next barriers */
+    make_outer<D, D>(s.ZK, s.Z, s.K, p);
+    if (threadIdx.x == 0) {
+        s.last[0] = exp2f(s.G[GDN_N - 1]);
+        hh_bulk_publish();
+        hh_bulk_store(scratch + gdn_bwd_at_ZK(), s.ZK, sizeof s.ZK + sizeof s.last);
+    }
+    make_outer<D, COLUMNS>(s.QO, s.Q, s.dO, p);
+    if (threadIdx.x == 0) {
+        hh_bulk_store(scratch + gdn_bwd_at_dS(D), s.QO, sizeof s.QO);
+        hh_bulk_store_wait<0>();
+    }
+}
+
+template <int D> static void launch(hh_backend *be, const gdn_bwd *x) {
+    const dim3 grid((unsigned)(x->last - x->first), (unsigned)x->heads);
+    hh_cuda_launch(be, "gdn_bwd", invert<D>, grid, dim3(HH_GDN_THREADS), sizeof(invert_shared<D>), *x);
+    hh_cuda_launch(be, "gdn_bwd", factor<D>, grid, dim3(TILE_THREADS), sizeof(factor_shared<D>), *x);
 }
 
 void gdn_bwd_prepare(hh_backend *be, const gdn_bwd *x) {
     if (x->D == 64)
-        launch_prepare<64>(be, x);
+        launch<64>(be, x);
     else
-        launch_prepare<128>(be, x);
+        launch<128>(be, x);
 }

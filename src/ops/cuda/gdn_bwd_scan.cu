@@ -20,7 +20,7 @@ template <int D> struct scan_shared {
         float last[4]; /* e^{G_n} */
         hh_bf16 C[D * SLICE_STRIDE];
     } stage[STAGES];
-    hh_bf16 dS[2][D * SLICE_STRIDE];
+    hh_bf16 dS[3][D * SLICE_STRIDE]; /* read by this step; made by it; on its way out from the step before */
     uint64_t full[STAGES];
 };
 
@@ -159,28 +159,29 @@ static __device__ __forceinline__ float walk_chunks(float part[D / 64][2][2][4],
         for (int i = 0; i < STAGES - 1 && end - 1 - i >= begin; i++)
             fetch<D>(s, (int)((base + i) % STAGES), x, end - 1 - i, h, column);
     if (w < 4) {
-        store_bf16<D>(s.dS[base % 2], part, w);
+        store_bf16<D>(s.dS[base % 3], part, w);
         hh_bulk_publish();
     }
     for (int64_t i = 0; i < end - begin; i++) {
         const int64_t ci = end - 1 - i, at = base + i;
-        const int stage = (int)(at % STAGES), side = (int)(at % 2);
+        const int stage = (int)(at % STAGES), side = (int)(at % 3);
         __syncthreads(); /* dS is there, and the stage before this has been read */
         if (sends) {
             if (ci - (STAGES - 1) >= begin)
                 fetch<D>(s, (int)((at + STAGES - 1) % STAGES), x, ci - (STAGES - 1), h, column);
             hh_mbarrier_wait(&s.full[stage], (int)(at / STAGES) & 1); /* C has left the place that dS1 goes to */
             if (what == WALK) hh_bulk_store(slice_of<D>(x, ci, h, column), s.dS[side], D * SLICE_STRIDE * 2);
-            hh_bulk_store_wait();
+            hh_bulk_store_wait<1>();
         }
         if (w < 4) {
             hh_mbarrier_wait(&s.full[stage], (int)(at / STAGES) & 1);
-            step<D>(part, s.dS[side ^ 1], s.dS[side], s.stage[stage].ZK, what == WALK_A ? NULL : s.stage[stage].C,
+            step<D>(part, s.dS[(side + 1) % 3], s.dS[side], s.stage[stage].ZK, what == WALK_A ? NULL : s.stage[stage].C,
                     s.stage[stage].last[0], w);
             decay *= s.stage[stage].last[0];
             hh_bulk_publish();
         }
     }
+    if (sends) hh_bulk_store_wait<0>();
     __syncthreads();
     *count = base + end - begin;
     return decay;

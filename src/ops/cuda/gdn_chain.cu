@@ -43,15 +43,51 @@ static __device__ __forceinline__ void fetch(chain_shared<D> &sh, const hh_gdn_i
     static_assert(SHARE % 128 == 0, "whole lines");
     const int rank = hh_cluster_rank();
     if (threadIdx.x & 31) return;
-    for (int64_t chunk = 0; chunk < p.n_chunks; chunk++) {
-        const int at = (int)(chunk % STAGES);
-        const hh_gdn_prepared<D> *y = from + (p.n_before + chunk) * io.n_heads + blockIdx.y;
-        if (chunk >= STAGES) hh_mbarrier_wait(&sh.empty[at], (int)(chunk / STAGES - 1) & 1);
+    const hh_gdn_prepared<D> *y = from + p.n_before * io.n_heads + blockIdx.y;
+    for (int chunk = 0, at = 0, round = 0; chunk < (int)p.n_chunks; chunk++, y += io.n_heads) {
+        if (round) hh_mbarrier_wait(&sh.empty[at], (round - 1) & 1);
         hh_mbarrier_expect(&sh.full[at], BYTES);
         hh_bulk_copy_all((char *)&sh.stage[at] + rank * SHARE, (const char *)y + rank * SHARE, SHARE, &sh.full[at],
                          (1 << CLUSTER) - 1);
+        if (++at == STAGES) at = 0, round++;
     }
 }
+
+/* Which stage a warp is at, and the parity that says it is full; the parts of addresses that stay the same. Counted, not
+ * divided: these loops are as long as their instructions. */
+template <int D> struct chain_walk {
+    uint32_t stage, end; /* addresses in shared memory */
+    int at, parity;
+    uint32_t rows[4]; /* of sixteen rows [16 w, 16 w + 16) of a tile, by sixteen columns of 64 */
+};
+
+template <int D> static __device__ __forceinline__ chain_walk<D> start_walk(const chain_shared<D> &sh, int w) {
+    const uint32_t lane = threadIdx.x & 31;
+    chain_walk<D> x;
+    x.stage = hh_shared_address(&sh.stage[0]), x.end = x.stage + (uint32_t)sizeof sh.stage;
+    x.at = x.parity = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++)
+        x.rows[k] = (16 * w + (lane & 7) + (lane >> 4) * 8) * 128 + (((2 * k + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
+    return x;
+}
+
+template <int D> static __device__ __forceinline__ void step_walk(chain_walk<D> *x) {
+    x->stage += (uint32_t)sizeof(hh_gdn_prepared<D>);
+    if (++x->at == STAGES) x->at = 0, x->parity ^= 1, x->stage -= STAGES * (uint32_t)sizeof(hh_gdn_prepared<D>);
+}
+
+/* Sixteen rows of a tile of D columns, as operands; `tile` counts from the stage's start. */
+template <int D>
+static __device__ __forceinline__ void load_rows(uint32_t b[D / 16][4], const chain_walk<D> &x, uint32_t tile) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) hh_ldmatrix_at(b[k], x.stage + x.rows[k % 4] + (tile + k / 4 * 8192));
+}
+
+/* Where tiles stand in a stage, in bytes. */
+template <int D> struct chain_tile {
+    static constexpr uint32_t K = 0, Q = HH_GDN_CHUNK * D * 2, Bm = 2 * Q, P = Bm + HH_GDN_CHUNK * HH_GDN_CHUNK * 2;
+};
 
 /* The four warps of the chain: warp w has D / 4 rows of the state in float32 and sixteen tokens of every chunk. What a
  * product needs of shared memory is loaded before the barrier in front of it. */
@@ -59,19 +95,32 @@ template <int D>
 static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_gdn_io &io, const chain_place &p,
                                                  int w) {
     constexpr int OWN = D / 64; /* sixteens of rows */
+    typedef chain_tile<D> tile;
+    const uint32_t lane = threadIdx.x & 31;
     float *state = hh_gdn_state(io, p.s, blockIdx.y), S[OWN][2][4];
+    uint32_t columns[OWN]; /* this warp's rows of the state as columns of K */
 #pragma unroll
-    for (int i = 0; i < OWN; i++) hh_gdn_load_state(S[i], io.state ? state : NULL, D, 16 * (OWN * w + i), p.column);
-    auto load_v = [&](int64_t chunk) {
-        const int64_t t = p.lo + chunk * HH_GDN_CHUNK + 16 * w, n = chunk < p.n_chunks ? p.end - t : 0;
-        hh_gdn_copy_v(sh.v[w][chunk % (BEHIND + 1)],
-                      (const hh_bf16 *)io.v + (n > 0 ? t : p.lo) * io.v_stride + p.h * D + p.column, io.v_stride, n);
+    for (int i = 0; i < OWN; i++) {
+        const uint32_t own = OWN * w + i;
+        hh_gdn_load_state(S[i], io.state ? state : NULL, D, 16 * own, p.column);
+        columns[i] = own / 4 * 8192 + (lane & 15) * 128 + ((((2 * own) & 7) + (lane >> 4)) ^ (lane & 7)) * 16;
+    }
+    chain_walk<D> walk = start_walk<D>(sh, w);
+    const hh_bf16 *v_next = (const hh_bf16 *)io.v + (p.lo + 16 * w) * io.v_stride + p.h * D + p.column;
+    int64_t v_left = p.end - p.lo - 16 * w;
+    int v_slot = 0, v_put = 0;
+    auto load_v = [&]() {
+        hh_gdn_copy_v(sh.v[w][v_put], v_left > 0 ? v_next : (const hh_bf16 *)io.v + p.h * D + p.column, io.v_stride,
+                      v_left);
         hh_copy_commit();
+        v_next += HH_GDN_CHUNK * io.v_stride, v_left -= HH_GDN_CHUNK;
+        v_put = v_put == BEHIND ? 0 : v_put + 1;
     };
-    for (int i = 0; i < BEHIND; i++) load_v(i);
-    for (int64_t chunk = 0; chunk < p.n_chunks; chunk++) {
-        const int odd = chunk & 1, at = (int)(chunk % STAGES);
-        const hh_gdn_prepared<D> &x = sh.stage[at];
+    for (int i = 0; i < BEHIND; i++) load_v();
+    const int n_chunks = (int)p.n_chunks;
+    for (int chunk = 0; chunk < n_chunks; chunk++, step_walk<D>(&walk)) {
+        const int odd = chunk & 1;
+        const hh_gdn_prepared<D> &x = sh.stage[walk.at];
         uint32_t a[4], S_in[D / 16][4], K[D / 16][4], Bm[4][4], v[4], KT[4][OWN][4];
         float acc[2][4];
         if (chunk >= 2) hh_barrier(READ + odd, 256);
@@ -80,15 +129,15 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
             hh_pack_fragment(a, S[i]);
             hh_gdn_put(sh.S[odd][OWN * w + i], a);
         }
-        hh_mbarrier_wait(&sh.full[at], (int)(chunk / STAGES) & 1);
-        hh_gdn_load_rows<D>(K, x.K, 16 * w);
+        hh_mbarrier_wait(&sh.full[walk.at], walk.parity);
+        load_rows<D>(K, walk, tile::K);
         hh_copy_wait<BEHIND - 1>();
         __syncwarp();
-        hh_load_a_transposed(v, sh.v[w][chunk % (BEHIND + 1)], HH_GDN_STRIDE(16));
-        load_v(chunk + BEHIND);
+        hh_load_a_transposed(v, sh.v[w][v_slot], HH_GDN_STRIDE(16));
+        v_slot = v_slot == BEHIND ? 0 : v_slot + 1;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (j <= w) hh_gdn_load_b_transposed(Bm[j], x.Bm, 16 * w, 16 * j);
+            if (j <= w) hh_ldmatrix_at(Bm[j], walk.stage + walk.rows[j] + tile::Bm);
         hh_barrier(CHAIN, 128);
 #pragma unroll
         for (int k = 0; k < D / 16; k++) hh_gdn_take(S_in[k], sh.S[odd][k]);
@@ -98,7 +147,8 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int i = 0; i < OWN; i++) hh_gdn_load_b(KT[j][i], x.K, 16 * j, 16 * (OWN * w + i));
+            for (int i = 0; i < OWN; i++)
+                hh_ldmatrix_trans_at(KT[j][i], walk.stage + columns[i] + (tile::K + j * 2048));
         hh_barrier(CHAIN, 128);
 #pragma unroll
         for (int i = 0; i < 8; i++) acc[i / 4][i % 4] = 0;
@@ -116,7 +166,7 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
         const float last = x.into[HH_GDN_CHUNK - 1];
         hh_barrier_arrive(THERE + odd, 256);
         hh_barrier(CHAIN, 128);
-        release(&sh.empty[at]);
+        release(&sh.empty[walk.at]);
 #pragma unroll
         for (int i = 0; i < OWN * 8; i++) S[i / 8][i / 4 % 2][i % 4] *= last;
 #pragma unroll
@@ -125,6 +175,7 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
 #pragma unroll
             for (int i = 0; i < OWN; i++) hh_mma_pair(S[i], a, KT[j][i]); /* F8 */
         }
+        load_v();
     }
 #pragma unroll
     for (int i = 0; i < OWN; i++)
@@ -136,38 +187,45 @@ template <int D>
 static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_gdn_io &io, const chain_place &p,
                                                   int w) {
     constexpr int OWN = D / 64;
-    for (int64_t chunk = 0; chunk < p.n_chunks; chunk++) {
-        const int odd = chunk & 1, at = (int)(chunk % STAGES);
-        const int64_t t = p.lo + chunk * HH_GDN_CHUNK + 16 * w;
-        const hh_gdn_prepared<D> &x = sh.stage[at];
-        uint32_t a[4], S_in[D / 16][4], b[D / 16][4], P[4];
+    typedef chain_tile<D> tile;
+    chain_walk<D> walk = start_walk<D>(sh, w);
+    hh_bf16 *o = (hh_bf16 *)io.o + (p.lo + 16 * w) * io.o_stride + p.h * D + p.column;
+    hh_bf16 *saved = (hh_bf16 *)io.saved + p.n_before * io.saved_stride + p.h * D * D + p.column;
+    int64_t left = p.end - p.lo - 16 * w;
+    const int n_chunks = (int)p.n_chunks;
+    for (int chunk = 0; chunk < n_chunks; chunk++, step_walk<D>(&walk)) {
+        const int odd = chunk & 1;
+        const hh_gdn_prepared<D> &x = sh.stage[walk.at];
+        uint32_t a[4], S_in[D / 16][4], b[D / 16][4], P[4][4];
         float acc[2][4];
-        hh_mbarrier_wait(&sh.full[at], (int)(chunk / STAGES) & 1);
-        hh_gdn_load_rows<D>(b, x.Q, 16 * w);
+        hh_mbarrier_wait(&sh.full[walk.at], walk.parity);
+        load_rows<D>(b, walk, tile::Q);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (j <= w) hh_ldmatrix_at(P[j], walk.stage + walk.rows[j] + tile::P);
         hh_barrier(THERE + odd, 256);
 #pragma unroll
         for (int k = 0; k < D / 16; k++) hh_gdn_take(S_in[k], sh.S[odd][k]);
         hh_gdn_times_state<D>(acc, S_in, b);
         hh_gdn_scale_tokens(acc, x.into + 16 * w);
+        release(&sh.empty[walk.at]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (j <= w) {
-                hh_gdn_load_b_transposed(P, x.P, 16 * w, 16 * j);
                 hh_gdn_take(a, sh.V[odd][j]);
-                hh_mma_pair(acc, a, P); /* F7 */
+                hh_mma_pair(acc, a, P[j]); /* F7 */
             }
-        release(&sh.empty[at]);
         uint32_t own[OWN][4];
 #pragma unroll
         for (int i = 0; i < OWN; i++) hh_gdn_take(own[i], sh.S[odd][OWN * w + i]);
-        if (chunk + 2 < p.n_chunks) hh_barrier_arrive(READ + odd, 256);
+        if (chunk + 2 < n_chunks) hh_barrier_arrive(READ + odd, 256);
         hh_pack_fragment(a, acc);
-        hh_gdn_store_rows((hh_bf16 *)io.o + t * io.o_stride + p.h * D + p.column, io.o_stride, p.end - t, sh.turn[w],
-                          a);
+        hh_gdn_store_rows(o, io.o_stride, left, sh.turn[w], a);
+        o += HH_GDN_CHUNK * io.o_stride, left -= HH_GDN_CHUNK;
         if (!io.saved) continue;
-        hh_bf16 *saved = (hh_bf16 *)io.saved + (p.n_before + chunk) * io.saved_stride + p.h * D * D + p.column;
 #pragma unroll
         for (int i = 0; i < OWN; i++) hh_gdn_store_rows(saved + 16 * (OWN * w + i) * D, D, 16, sh.turn[w], own[i]);
+        saved += io.saved_stride;
     }
 }
 
@@ -177,7 +235,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(288, 1)
     gdn_fwd_chain_kernel(hh_gdn_io io, const hh_gdn_prepared<D> *from) {
     extern __shared__ __align__(128) unsigned char shared[];
     chain_shared<D> &sh = *(chain_shared<D> *)shared;
-    const int warp = threadIdx.x >> 5;
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0); /* known to be uniform */
     chain_place p;
     p.s = blockIdx.x / (D / 16), p.column = blockIdx.x % (D / 16) * 16, p.h = io.first_head + blockIdx.y;
     const hh_span span = io.span[p.s];

@@ -52,9 +52,9 @@ static __device__ __forceinline__ void hh_gdn_sum_gates(float *G, const float *g
     G[2 * lane + 1] = sum * HH_GDN_LOG2E;
 }
 
-/* E_ij of F4 from those sums, for i >= j. */
+/* E_ij of F4 from those sums, for i >= j; 1 otherwise, so that nobody need branch. */
 static __device__ __forceinline__ float hh_gdn_decay(const float *G, int i, int j) {
-    return exp2f(G[i] - G[j]);
+    return hh_exp2(fminf(G[i] - G[j], 0));
 }
 
 /* Row and column of element e (0..3) of half `half` of the accumulators acc[block] that warp w has of a 64 x 64. */
@@ -91,7 +91,8 @@ static __device__ __forceinline__ void hh_gdn_store_N(float *N, const float acc[
 #pragma unroll
     for (int x = 0; x < 32; x++) {
         int i = hh_gdn_row(w, x & 3), j = hh_gdn_column(x >> 3, (x >> 2) & 1, x & 3);
-        N[i * HH_GDN_SQUARE + j] = i > j ? beta[i] * acc[x >> 3][(x >> 2) & 1][x & 3] : 0;
+        const float kk = beta[i] * acc[x >> 3][(x >> 2) & 1][x & 3];
+        N[i * HH_GDN_SQUARE + j] = i > j ? kk : 0;
     }
 }
 
@@ -174,7 +175,7 @@ static __device__ __forceinline__ void hh_gdn_load_b_transposed(uint32_t b[4], c
     hh_ldmatrix(b, tile + hh_gdn_swizzled(n + (lane & 7) + (lane >> 4) * 8, k + ((lane >> 3) & 1) * 8));
 }
 
-/* Bm of F6 from A0 and the gates, to such a tile in bf16; blocks of sixteen above the diagonal are left out. */
+/* Bm of F6 from A0, which is zero above its diagonal, and the gates, to such a tile in bf16; blocks of sixteen above the diagonal are left out. */
 static __device__ __forceinline__ void hh_gdn_store_Bm(hh_bf16 *Bm, const float *A0, const float *G,
                                                        const float *beta) {
 #pragma unroll
@@ -182,8 +183,8 @@ static __device__ __forceinline__ void hh_gdn_store_Bm(hh_bf16 *Bm, const float 
 #pragma unroll
         for (int c = 0; c <= r; c++) {
             int i = 16 * r + threadIdx.x / 8, j = 16 * c + threadIdx.x % 8 * 2;
-            float low = i >= j ? A0[i * HH_GDN_SQUARE + j] * hh_gdn_decay(G, i, j) * beta[j] : 0;
-            float high = i > j ? A0[i * HH_GDN_SQUARE + j + 1] * hh_gdn_decay(G, i, j + 1) * beta[j + 1] : 0;
+            float2 a = *(const float2 *)(A0 + i * HH_GDN_SQUARE + j), strength = *(const float2 *)(beta + j);
+            float low = a.x * hh_gdn_decay(G, i, j) * strength.x, high = a.y * hh_gdn_decay(G, i, j + 1) * strength.y;
             *(uint32_t *)(Bm + hh_gdn_swizzled(i, j)) = hh_pack_bf16(low, high);
         }
 }
@@ -195,7 +196,8 @@ static __device__ __forceinline__ void hh_gdn_store_P(hh_bf16 *P, const float ac
         if (x / 4 > w) break;
         int i = hh_gdn_row(w, (x & 1) * 2), j = hh_gdn_column(x >> 2, (x >> 1) & 1, 0);
         const float *c = acc[x >> 2][(x >> 1) & 1] + (x & 1) * 2;
-        float low = i >= j ? c[0] * hh_gdn_decay(G, i, j) : 0, high = i > j ? c[1] * hh_gdn_decay(G, i, j + 1) : 0;
+        float low = c[0] * hh_gdn_decay(G, i, j), high = c[1] * hh_gdn_decay(G, i, j + 1);
+        low = i >= j ? low : 0, high = i > j ? high : 0;
         *(uint32_t *)(P + hh_gdn_swizzled(i, j)) = hh_pack_bf16(low, high);
     }
 }

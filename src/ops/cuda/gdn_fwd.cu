@@ -44,8 +44,9 @@ static __global__ void __launch_bounds__(HH_GDN_THREADS) gdn_fwd_prepare_kernel(
     prepare_shared<D> &x = *(prepare_shared<D> *)shared;
     int64_t t;
     const int64_t c = blockIdx.x, s = find_chunk(&t, io, c), h = io.first_head + blockIdx.y, left = io.span[s].hi - t;
-    const int n = left < HH_GDN_CHUNK ? (int)left : HH_GDN_CHUNK, w = threadIdx.x / 32;
-    if (n == 1) return; /* the step's */
+    const int n = left < HH_GDN_CHUNK ? (int)left : HH_GDN_CHUNK;
+    const int w = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* known to be uniform */
+    if (n == 1) return;                                          /* the step's */
     hh_gdn_copy_tile<D>(x.K, (const hh_bf16 *)io.k + t * io.k_stride + h * D, io.k_stride, n);
     hh_gdn_copy_tile<D>(x.Q, (const hh_bf16 *)io.q + t * io.q_stride + h * D, io.q_stride, n);
     hh_copy_commit();
@@ -58,8 +59,8 @@ static __global__ void __launch_bounds__(HH_GDN_THREADS) gdn_fwd_prepare_kernel(
     __syncthreads();
     hh_gdn_prepared<D> *y = out + c * io.n_heads + blockIdx.y;
     if (threadIdx.x < HH_GDN_CHUNK) {
-        y->into[threadIdx.x] = exp2f(x.G[threadIdx.x]);
-        y->out[threadIdx.x] = exp2f(x.G[HH_GDN_CHUNK - 1] - x.G[threadIdx.x]);
+        y->into[threadIdx.x] = hh_exp2(x.G[threadIdx.x]);
+        y->out[threadIdx.x] = hh_exp2(x.G[HH_GDN_CHUNK - 1] - x.G[threadIdx.x]);
     }
     for (int i = threadIdx.x; i < HH_GDN_CHUNK * D / 8; i += HH_GDN_THREADS) {
         int row = i / (D / 8), column = i % (D / 8) * 8, at = row * HH_GDN_STRIDE(D) + column;
@@ -82,6 +83,7 @@ int hh_gdn_chunked_path;
 template <int D> static void launch_chunked(hh_backend *be, const hh_gdn_io *io, void *scratch, int64_t n_chunks) {
     hh_cuda_launch(be, "gdn_fwd", gdn_fwd_prepare_kernel<D>, dim3((unsigned)n_chunks, (unsigned)io->n_heads),
                    dim3(HH_GDN_THREADS), sizeof(prepare_shared<D>), *io, (hh_gdn_prepared<D> *)scratch);
+    if (hh_gdn_chunked_path == 3) return;
     const bool few = io->n_spans * io->n_heads * (D / 64) < hh_cuda_of(be)->n_sms;
     if (hh_gdn_chunked_path ? hh_gdn_chunked_path == 2 : few && hh_cuda_of(be)->arch >= 90)
         hh_gdn_chain(be, io, scratch);

@@ -70,7 +70,7 @@ template <int D> struct __align__(128) hh_gdn_prepared {
 /* All chunks of more than one token from what was prepared, [chunks, n_heads]. */
 void hh_gdn_wide(hh_backend *be, const hh_gdn_io *x, const void *from);
 void hh_gdn_chain(hh_backend *be, const hh_gdn_io *x, const void *from);
-extern int hh_gdn_chunked_path; /* for benchmarks: 1 wide, 2 chain; 0 chooses */
+extern int hh_gdn_chunked_path; /* for benchmarks: 1 wide, 2 chain, 3 neither; 0 chooses */
 
 /* A fragment to and from shared memory, in registers' order. */
 static __device__ __forceinline__ void hh_gdn_put(uint4 *to, const uint32_t a[4]) {

@@ -12,10 +12,7 @@ template <int D> struct wide_stage {
     hh_bf16 V[GROUPS][4][16 * HH_GDN_STRIDE(16)]; /* of every warp, by sixteen tokens */
 };
 
-template <int D> struct wide_shared {
-    wide_stage<D> stage[STAGES];
-    hh_bf16 turn[GROUPS][16 * HH_GDN_STRIDE(16)];
-};
+template <int D> struct wide_shared { wide_stage<D> stage[STAGES]; };
 
 /* v: the first token's, at this warp's columns. */
 template <int D>
@@ -57,15 +54,30 @@ static __device__ __forceinline__ void correct(uint32_t Vh[4][4], uint32_t decay
     }
 }
 
-/* O^T of F7, sixteen tokens at a time, n of all; to o's first row and column. */
+/* Four fragments as 64 rows of sixteen columns to rows `stride` apart, n of them, through this warp's v, which has been
+ * read. */
+static __device__ __forceinline__ void store_four(hh_bf16 *to, int64_t stride, int64_t n,
+                                                  hh_bf16 turn[4][16 * HH_GDN_STRIDE(16)], const uint32_t a[4][4]) {
+    const int row = (threadIdx.x & 31) / 2, column = threadIdx.x % 2 * 8;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; i++) hh_store_transposed(turn[i], HH_GDN_STRIDE(16), a[i]);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (16 * i + row < n)
+            *(uint4 *)(to + (16 * i + row) * stride + column) =
+                *(const uint4 *)(turn[i] + row * HH_GDN_STRIDE(16) + column);
+}
+
+/* O^T of F7 of all tokens. */
 template <int D>
-static __device__ __forceinline__ void store_output(hh_bf16 *o, int64_t stride, int64_t n, hh_bf16 *turn,
-                                                    const wide_stage<D> &x, const uint32_t S[D / 16][4],
-                                                    const uint32_t Vh[4][4]) {
+static __device__ __forceinline__ void output(uint32_t o[4][4], const wide_stage<D> &x, const uint32_t S[D / 16][4],
+                                              const uint32_t Vh[4][4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float acc[2][4];
-        uint32_t a[4], b[D / 16][4], p[4];
+        uint32_t b[D / 16][4], p[4];
         hh_gdn_load_rows<D>(b, x.y.Q, 16 * i);
         hh_gdn_times_state<D>(acc, S, b);
         hh_gdn_scale_tokens(acc, x.y.into + 16 * i);
@@ -74,8 +86,7 @@ static __device__ __forceinline__ void store_output(hh_bf16 *o, int64_t stride, 
             hh_gdn_load_b_transposed(p, x.y.P, 16 * i, 16 * j);
             hh_mma_pair(acc, Vh[j], p);
         }
-        hh_pack_fragment(a, acc);
-        hh_gdn_store_rows(o + 16 * i * stride, stride, n - 16 * i, turn, a);
+        hh_pack_fragment(o[i], acc);
     }
 }
 
@@ -107,14 +118,10 @@ static __global__ void __launch_bounds__(32 * GROUPS)
     for (int i = 0; i < D / 16; i++) hh_gdn_load_state(S[i], io.state ? state : NULL, D, 16 * i, own);
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
         const int64_t t = span.lo + chunk * HH_GDN_CHUNK;
-        const wide_stage<D> &x = sh.stage[chunk % STAGES];
-        uint32_t S_in[D / 16][4], Vh[4][4], decayed[4][4];
-        hh_bf16 *saved = (hh_bf16 *)io.saved + (n_before + chunk) * io.saved_stride + h * D * D + own;
+        wide_stage<D> &x = sh.stage[chunk % STAGES];
+        uint32_t S_in[D / 16][4], Vh[4][4], decayed[4][4], o[4][4];
 #pragma unroll
-        for (int i = 0; i < D / 16; i++) {
-            hh_pack_fragment(S_in[i], S[i]);
-            if (io.saved) hh_gdn_store_rows(saved + 16 * i * D, D, 16, sh.turn[group], S_in[i]);
-        }
+        for (int i = 0; i < D / 16; i++) hh_pack_fragment(S_in[i], S[i]);
         hh_copy_wait<STAGES - 2>();
         __syncthreads();
         load(chunk + STAGES - 1);
@@ -131,8 +138,12 @@ static __global__ void __launch_bounds__(32 * GROUPS)
                 hh_mma_pair(S[i], decayed[j], b); /* F8 */
             }
         }
-        store_output<D>((hh_bf16 *)io.o + t * io.o_stride + h * D + own, io.o_stride, end - t, sh.turn[group], x, S_in,
-                        Vh);
+        output<D>(o, x, S_in, Vh);
+        store_four((hh_bf16 *)io.o + t * io.o_stride + h * D + own, io.o_stride, end - t, x.V[group], o);
+        if (!io.saved) continue;
+        hh_bf16 *saved = (hh_bf16 *)io.saved + (n_before + chunk) * io.saved_stride + h * D * D + own;
+#pragma unroll
+        for (int i = 0; i < D / 16; i += 4) store_four(saved + 16 * i * D, D, 64, x.V[group], S_in + i);
     }
 #pragma unroll
     for (int i = 0; i < D / 16; i++)

@@ -30,6 +30,13 @@ static __device__ __forceinline__ float hh_high_bf16(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
+/* 2^x to 2 in 2^23, by the instruction alone: results below 2^-126 are 0. */
+static __device__ __forceinline__ float hh_exp2(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 /* c += a b; a: four registers; b: (k, n) = (c, r) and (c + 8, r) with the lane's r and c of above. */
 static __device__ __forceinline__ void hh_mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -50,17 +57,24 @@ static __device__ __forceinline__ void hh_pack_fragment(uint32_t a[4], const flo
     a[3] = hh_pack_bf16(c[1][2], c[1][3]);
 }
 
-static __device__ __forceinline__ void hh_ldmatrix(uint32_t r[4], const hh_bf16 *at) {
+/* From an address in shared memory (hh_shared_address), for loops that count in bytes. */
+static __device__ __forceinline__ void hh_ldmatrix_at(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(hh_shared_address(at))
+                 : "r"(at)
                  : "memory");
 }
-static __device__ __forceinline__ void hh_ldmatrix_trans(uint32_t r[4], const hh_bf16 *at) {
+static __device__ __forceinline__ void hh_ldmatrix_trans_at(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(hh_shared_address(at))
+                 : "r"(at)
                  : "memory");
+}
+static __device__ __forceinline__ void hh_ldmatrix(uint32_t r[4], const hh_bf16 *at) {
+    hh_ldmatrix_at(r, hh_shared_address(at));
+}
+static __device__ __forceinline__ void hh_ldmatrix_trans(uint32_t r[4], const hh_bf16 *at) {
+    hh_ldmatrix_trans_at(r, hh_shared_address(at));
 }
 
 /* Where this lane's row of a 16 x 16 tile at `tile` lies, in the two orders that ldmatrix needs. Rows are `stride`
