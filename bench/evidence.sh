@@ -3,10 +3,10 @@
 # one goes on where it was stopped, so the same line can be given again until all is done.
 #
 #   MODEL  a checkpoint (SmolLM2-135M-Instruct), DATA  a folder with text/ and bench/ (train_*.txt.gz, valid_books.txt.gz, *.jsonl), OUT  where all goes
-#   WHAT   teacher teacher_yarn4 causal_3to1 random_3to1 layerwise_3to1 causal_7to1 ...: models to make and measure, in this order
+#   WHAT   teacher teacher_yarn4 causal_3to1 random_3to1 layerwise_3to1 causal_7to1 ...: models to make (up to four hybrids, side by side) and to measure
 #
-# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), BATCH, LENGTHS, NEEDLES (weight beside the texts'), NEEDLE_FORMS, LR, ALIGN_LR, STEPS_ONLY=train|eval, SAMPLES (64), LONG_SAMPLES (32),
-# SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES), CHOICE_LIMIT (0: all), HYDRAHEAD (build-cuda/hydrahead).
+# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR, ALIGN_LR, STEPS_ONLY=train|eval, SAMPLES (64), LONG_SAMPLES (32),
+# SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all), HYDRAHEAD (build-cuda/hydrahead).
 set -euo pipefail
 model=$1 data=$2 out=$3
 shift 3
@@ -18,23 +18,30 @@ align_tokens=$(printf %.0f "${ALIGN_TOKENS:-$((tokens / 6))}")
 mkdir -p "$out"
 say() { echo "+ $*" >&2; "$@"; }
 
-text=()
-for f in "$data"/text/train_books_0*.txt.gz; do text+=(--data "$f=1"); done
-text+=(--data "$data/text/train_modern.txt.gz=2" --data "$data/text/train_wikipedia.txt.gz=1")
-mixture=("${text[@]}" --cache "$out/tokens")
-[ "${NEEDLES:-1.5}" = 0 ] || mixture+=(--needles "${NEEDLES:-1.5}" --needle-forms "${NEEDLE_FORMS:-all}")
+# Half books, a third modern English, a sixth Wikipedia; needle documents have NEEDLE_SHARE of all sequences.
+books=("$data"/text/train_books_0*.txt.gz)
+mixture=(--data "$data/text/train_modern.txt.gz=2" --data "$data/text/train_wikipedia.txt.gz=1" --cache "$out/tokens")
+for f in "${books[@]}"; do mixture+=(--data "$f=$(awk "BEGIN { print 3 / ${#books[@]} }")"); done
+share=${NEEDLE_SHARE:-0.2}
+[ "$share" = 0 ] || mixture+=(--needles "$(awk "BEGIN { print 6 * $share / (1 - $share) }")" --needle-forms "${NEEDLE_FORMS:-all}")
 
+# Where the scores that choose a name's heads stand, made when they do not.
 probe() {
-    [ -f "$out/probe/heads.json" ] && return
-    say "$hh" probe "$model" --length "${PROBE_LENGTH:-1024}" --samples "${PROBE_SAMPLES:-8}" --senders 32 --corruption both $device --out "$out/probe"
+    local corruption=both
+    case $1 in *__value) corruption=value ;; *__key) corruption=key ;; esac
+    local dir=$out/probe
+    [ $corruption = both ] || dir+=-$corruption
+    [ -f "$dir/heads.json" ] || say "$hh" probe "$model" --length "${PROBE_LENGTH:-1024}" --samples "${PROBE_SAMPLES:-8}" --senders 32 --corruption $corruption $device --out "$dir" >&2
+    echo "$dir/heads.json"
 }
 
-# name -> options of select
+# name -> options of select. What stands behind "__" in a name is an ablation: another conversion, or another probe.
 selection() {
-    case $1 in
-    causal_3to1*) echo "--ratio 3:1 --strategy global" ;;
-    causal_7to1*) echo "--ratio 7:1 --strategy global" ;;
+    case ${1%%__*} in
+    causal_3to1) echo "--ratio 3:1 --strategy global" ;;
+    causal_7to1) echo "--ratio 7:1 --strategy global" ;;
     random_3to1) echo "--ratio 3:1 --strategy global-random" ;;
+    random_7to1) echo "--ratio 7:1 --strategy global-random" ;;
     layerwise_3to1) echo "--ratio 3:1 --strategy layerwise" ;;
     layer_random_3to1) echo "--ratio 3:1 --strategy layer-random" ;;
     fixed_3to1) echo "--ratio 3:1 --strategy fixed" ;;
@@ -42,20 +49,38 @@ selection() {
     esac
 }
 
+# name -> options of convert
+conversion() {
+    local scale="--log-scale-base 500 --log-scale-in-training"
+    case $1 in
+    *__none) echo "$scale --beta-scale 2 --fusion none" ;;
+    *__norm) echo "$scale --beta-scale 2 --fusion norm" ;;
+    *__nologscale) echo "--log-scale-base 0 --beta-scale 2" ;;
+    *__logscale_later) echo "--log-scale-base 500 --beta-scale 2" ;;
+    *__nogate) echo "$scale --beta-scale 2 --no-fa-gate" ;;
+    *) echo "$scale --beta-scale 2" ;;
+    esac
+}
+
+# The hybrid of each name, then all of them trained side by side: the same sequences, one forward of the teacher.
 make() {
-    local name=$1 dir=$out/$1
-    probe
-    [ -f "$dir/plan.json" ] || { mkdir -p "$dir"; say "$hh" select "$out/probe/heads.json" $(selection "$name") --seed 1 --out "$dir/plan.json"; }
-    [ -f "$dir/hybrid/config.json" ] ||
-        say "$hh" convert "$model" --plan "$dir/plan.json" --log-scale-base 500 --log-scale-in-training --beta-scale 2 ${CONVERT:-} --seed 0 --out "$dir/hybrid"
-    say "$hh" train "$dir/hybrid" --teacher "$model" --stage align "${mixture[@]}" --length "${ALIGN_LENGTHS:-512,1024}" --batch "${ALIGN_BATCH:-64}" \
-        --micro-tokens "${MICRO:-65536}" --tokens "$align_tokens" --lr "${ALIGN_LR:-1e-3}" --save-every 100 $device --out "$dir/align"
-    say "$hh" train "$dir/align" --teacher "$model" --stage distill "${mixture[@]}" --length "${LENGTHS:-512,1024,2048}" --batch "${BATCH:-64}" \
-        --micro-tokens "${MICRO:-65536}" --tokens "$((tokens - align_tokens))" --lr "${LR:-5e-4}" --save-every 100 --save-dtype bf16 $device --out "$dir/distill"
+    local name group=$out/$(IFS=+; echo "$*") hybrids=() aligned=()
+    for name in "$@"; do
+        local dir=$out/plans/$name heads
+        heads=$(probe "$name")
+        [ -f "$dir/plan.json" ] || { mkdir -p "$dir"; say "$hh" select "$heads" $(selection "$name") --seed 1 --out "$dir/plan.json"; }
+        [ -f "$dir/hybrid/config.json" ] ||
+            say "$hh" convert "$model" --plan "$dir/plan.json" $(conversion "$name") --seed 0 --out "$dir/hybrid"
+        hybrids+=("$name=$dir/hybrid") aligned+=("$name=$group/align/$name")
+    done
+    say "$hh" train "${hybrids[@]}" --teacher "$model" --stage align "${mixture[@]}" --length "${ALIGN_LENGTHS:-512,1024}" --batch "${ALIGN_BATCH:-64}" \
+        --micro-tokens "${MICRO:-65536}" --tokens "$align_tokens" --lr "${ALIGN_LR:-1e-3}" --save-every 0 $device --out "$group/align"
+    say "$hh" train "${aligned[@]}" --teacher "$model" --stage distill "${mixture[@]}" --length "${LENGTHS:-512,1024,2048}" --batch "${BATCH:-32}" \
+        --micro-tokens "${MICRO:-65536}" --tokens "$((tokens - align_tokens))" --lr "${LR:-1e-3}" --save-every "${SAVE_EVERY:-400}" --save-dtype bf16 $device --out "$group/distill"
 }
 
 measure() {
-    local name=$1 path=$2 stretch=${3:-}
+    local name=$1 path=$2 stretch=${3:-} length
     local s="$out/summary.json" haystack="$data/text/valid_books.txt.gz" e=$out/eval
     mkdir -p "$e"
     [ -f "$e/$name-short.json" ] || say "$hh" eval ruler "$name=$path" --tasks "${TASKS:-$all_tasks}" --lengths "${SHORT:-1024,2048,4096,8192}" --samples "${SAMPLES:-64}" \
@@ -64,18 +89,21 @@ measure() {
         echo "--file $data/bench/$f.jsonl"; done) --limit "${CHOICE_LIMIT:-0}" $stretch $device --json "$e/$name-choice.json" --summary "$s"
     [ -f "$e/$name-perplexity.json" ] || say "$hh" eval perplexity "$name=$path" --file "$data/bench/wikitext2_test.raw" --length 2048 $stretch $device \
         --json "$e/$name-perplexity.json" --summary "$s"
-    [ -z "${LONG-16384,32768,65536}" ] || [ -f "$e/$name-long.json" ] || say "$hh" eval ruler "$name=$path" --tasks "${TASKS:-$all_tasks}" --lengths "${LONG-16384,32768,65536}" \
-        --samples "${LONG_SAMPLES:-32}" --haystack "$haystack" $stretch $device --json "$e/$name-long.json" --summary "$s"
+    for length in ${LONG-16384 32768 65536}; do
+        [ -f "$e/$name-$length.json" ] || say "$hh" eval ruler "$name=$path" --tasks "${TASKS:-$all_tasks}" --lengths "$length" --samples "${LONG_SAMPLES:-32}" \
+            --haystack "$haystack" $stretch $device --json "$e/$name-$length.json" --summary "$s"
+    done
 }
 all_tasks=niah_single_1,niah_single_2,niah_single_3,niah_multikey_1,niah_multikey_2,niah_multikey_3,niah_multivalue,niah_multiquery
 
+students=()
+for name in "$@"; do [[ $name == teacher* ]] || students+=("$name"); done
+[ "${STEPS_ONLY:-train}" != train ] || [ ${#students[@]} = 0 ] || make "${students[@]}"
+[ "${STEPS_ONLY:-eval}" = eval ] || exit 0
 for name in "$@"; do
     case $name in
     teacher) measure teacher "$model" ;;
     teacher_yarn4) measure teacher_yarn4 "$model" "--rope-scaling yarn:4" ;;
-    *)
-        [ "${STEPS_ONLY:-train}" = train ] && make "$name"
-        [ "${STEPS_ONLY:-eval}" = eval ] && measure "$name" "$out/$name/distill"
-        ;;
+    *) measure "$name" "$(ls -d "$out"/*/distill/"$name" | head -1)" ;;
     esac
 done

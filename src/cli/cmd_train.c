@@ -350,21 +350,22 @@ static hh_code check_options(const session *s, hh_error *err) {
     return HH_OK;
 }
 
-/* Who is trained, and where each goes: one student into --out itself, of several each into the directory of its name. */
+/* Who is trained, and where each goes: into the directory of its name, or, one without a name, into --out itself. */
 static hh_code name_students(session *s, hh_error *err) {
     int64_t n = s->words->n;
     for (int64_t i = 0; i < n; i++) {
         pupil *p = &s->pupil[i];
         const char *word = s->words->word[i];
         p->path = hh_path_split_name(&p->name, word);
-        if (n > 1 && (p->path == word || strchr(p->name, '/') || p->name[0] == '.'))
+        bool named = p->path != word;
+        if (named ? strchr(p->name, '/') || p->name[0] == '.' : n > 1)
             return hh_fail(err, HH_EINVAL,
                            "%s: of several students each needs a name, as in causal=%s; it names a directory in --out",
                            word, p->path);
         for (int64_t j = 0; j < i; j++)
             if (strcmp(p->name, s->pupil[j].name) == 0)
                 return hh_fail(err, HH_EINVAL, "the name %s is given twice; students are kept by name", p->name);
-        p->dir = n > 1 ? hh_path_join(out_dir, p->name) : hh_strdup(out_dir);
+        p->dir = named ? hh_path_join(out_dir, p->name) : hh_strdup(out_dir);
         if (has_file(p->dir, "model.safetensors") && !has_file(p->dir, "log.jsonl") && !has_file(p->dir, "state.bin"))
             return hh_fail(err, HH_EINVAL,
                            "--out: %s holds a checkpoint that no training run has written; name another", p->dir);

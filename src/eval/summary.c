@@ -5,7 +5,11 @@
 #include "format/json.h"
 #include "train/history.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 static hh_code read_summary(json_t **out, const char *path, hh_error *err) {
     if (!hh_file_exists(path)) {
@@ -43,8 +47,20 @@ static void add_choice(json_t *entry, const json_t *files) {
     }
 }
 
-hh_code hh_summary_add(const char *path, const char *measure, const json_t *results, const hh_subject *subject,
-                       int64_t n_subjects, hh_error *err) {
+/* Runs side by side add one after another: the lock is the directory's, so that it leaves no file. -1: a directory that
+ * cannot be opened or locked; adding then goes on, and fails by itself if the file cannot be written. */
+static int lock_directory(const char *path) {
+    char *dir = hh_strdup(path), *slash = strrchr(dir, '/');
+    if (slash) slash[slash == dir] = 0;
+    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    hh_free(dir);
+    while (fd >= 0 && flock(fd, LOCK_EX) != 0 && errno == EINTR) {
+    }
+    return fd;
+}
+
+static hh_code add(const char *path, const char *measure, const json_t *results, const hh_subject *subject,
+                   int64_t n_subjects, hh_error *err) {
     json_t *summary;
     HH_TRY(read_summary(&summary, path, err));
     for (int64_t i = 0; i < n_subjects; i++) {
@@ -57,4 +73,12 @@ hh_code hh_summary_add(const char *path, const char *measure, const json_t *resu
             json_object_set(entry, "perplexity", json_object_get(figures, "perplexity"));
     }
     return hh_results_write(path, summary, err);
+}
+
+hh_code hh_summary_add(const char *path, const char *measure, const json_t *results, const hh_subject *subject,
+                       int64_t n_subjects, hh_error *err) {
+    int lock = lock_directory(path);
+    hh_code code = add(path, measure, results, subject, n_subjects, err);
+    if (lock >= 0) close(lock);
+    return code;
 }

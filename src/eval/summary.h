@@ -10,7 +10,7 @@
 #include "eval/subject.h"
 
 /* Adds the results of one measure ("ruler", "choice", "perplexity": an object with "models" by name) to the file, which
- * is made when it is not there. What other runs wrote stays. HH_EFORMAT when the file holds something else. */
+ * is made when it is not there. What other runs wrote stays, also of runs at the same time. HH_EFORMAT when the file holds something else. */
 hh_code hh_summary_add(const char *path, const char *measure, const json_t *results, const hh_subject *subject,
                        int64_t n_subjects, hh_error *err);
 #endif
