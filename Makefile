@@ -106,7 +106,7 @@ SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 # Commands are shown in short; V=1 shows them whole, -s not at all.
 SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) $@";) )
 
-.PHONY: all demo test test-clients test-cuda cuda-tests cuda-benches test-mpi mpi-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
+.PHONY: all demo test test-hostile test-clients test-cuda cuda-tests cuda-benches test-mpi mpi-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
 # Each goal is a second make, so that the build sees what deps has installed.
@@ -206,6 +206,11 @@ test-mpi:
 
 mpi-tests: program $(filter $(BUILD)/tests/comm/%,$(TEST_BIN))
 
+# A thousand hostile requests against the server, beside streams that must not notice; `make test` sends fifty.
+test-hostile: deps
+	@$(SUBMAKE) $(BUILD)/hydrahead $(BUILD)/tests/server/test_hostile
+	@HYDRAHEAD=$(BUILD)/hydrahead HYDRAHEAD_HOSTILE=1000 TEST_SECONDS=3600 tools/run_tests.sh $(BUILD)/tests $(BUILD)/tests/server/test_hostile
+
 # Real clients against the server: needs make models, Python with the openai and playwright packages, and chromium.
 test-clients: all
 	@tools/test_clients.py $(BUILD)/hydrahead $(firstword $(wildcard models/smollm2/*.gguf))
@@ -270,6 +275,7 @@ help:
 	@echo "make demo         the whole method on a small model, live; ends with the path of a report"
 	@echo "make test         every test; SAN=address|undefined|thread and HOSTILE=1 in builds of their own"
 	@echo "make test-clients the openai package, curl and a browser against the server; needs make models and Python"
+	@echo "make test-hostile a thousand hostile requests against the server; SAN= as for make test"
 	@echo "make test-cuda    the CUDA backend against the CPU; needs nvcc and a GPU"
 	@echo "make test-mpi     training by several processes on this machine; MPI=1 builds the program for it"
 	@echo "make check        include floors, headers alone, warnings of gcc and clang, formatting, documents"

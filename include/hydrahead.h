@@ -165,6 +165,10 @@ HH_API double hh_sequence_log_probability(const hh_sequence *s, int32_t id); /* 
  * [n - 1][n_top], likeliest first; top_ids and top may be NULL otherwise. */
 HH_API hh_code hh_sequence_score(hh_sequence *s, const int32_t *ids, int64_t n, int64_t n_top, float **log_probability,
                                  int32_t **top_ids, float **top, hh_error *err);
+/* The same in chunks, by hh_sequence_advance, into places of the caller's: they must stay until the prompt is read,
+ * another is begun or the sequence is freed. */
+HH_API hh_code hh_sequence_begin_score(hh_sequence *s, const int32_t *ids, int64_t n, int64_t n_top,
+                                       float *log_probability, int32_t *top_ids, float *top, hh_error *err);
 HH_API int64_t hh_sequence_length(const hh_sequence *s);  /* tokens read */
 HH_API int64_t hh_sequence_context(const hh_sequence *s); /* that fit */
 HH_API int64_t hh_sequence_reused(const hh_sequence *s);  /* of the last prompt, that were not read again */

@@ -56,6 +56,11 @@ hh_code hh_sequence_prompt(hh_sequence *s, const int32_t *ids, int64_t n, hh_err
     return HH_OK;
 }
 
+hh_code hh_sequence_begin_score(hh_sequence *s, const int32_t *ids, int64_t n, int64_t n_top, float *log_probability,
+                                int32_t *top_ids, float *top, hh_error *err) {
+    return hh_session_begin_score(s->session, ids, n, log_probability, n_top, top_ids, top, err);
+}
+
 hh_code hh_sequence_score(hh_sequence *s, const int32_t *ids, int64_t n, int64_t n_top, float **log_probability,
                           int32_t **top_ids, float **top, hh_error *err) {
     const size_t rows = n > 1 ? (size_t)n - 1 : 0, wide = n_top > 0 ? (size_t)n_top : 0;
@@ -68,7 +73,8 @@ hh_code hh_sequence_score(hh_sequence *s, const int32_t *ids, int64_t n, int64_t
     hh_code code = hh_alloc_checked(&one, rows, sizeof(float), "log-probabilities", err);
     if (code == HH_OK) code = hh_alloc_checked(&id, rows * wide, sizeof(int32_t), "likeliest ids", err);
     if (code == HH_OK) code = hh_alloc_checked(&many, rows * wide, sizeof(float), "log-probabilities", err);
-    if (code == HH_OK) code = hh_session_score(s->session, ids, n, one, n_top, id, many, err);
+    if (code == HH_OK) code = hh_sequence_begin_score(s, ids, n, n_top, one, id, many, err);
+    for (int64_t left = n; left && code == HH_OK;) code = hh_sequence_advance(s, &left, err);
     if (code != HH_OK || !wide) {
         hh_free(id);
         hh_free(many);
@@ -77,7 +83,6 @@ hh_code hh_sequence_score(hh_sequence *s, const int32_t *ids, int64_t n, int64_t
         hh_free(one);
         return code;
     }
-    s->e->tokens_read += n;
     *log_probability = one;
     if (wide) {
         *top_ids = id;

@@ -127,6 +127,7 @@ void hh_progress_end(hh_progress *p) {
 }
 
 static atomic_int interrupts;
+static atomic_bool held;
 
 static void on_signal(int number) {
     if (atomic_fetch_add(&interrupts, 1) == 0) return;
@@ -146,7 +147,15 @@ void hh_interrupt_install(void) {
 }
 
 bool hh_interrupted(void) {
+    return !atomic_load(&held) && hh_interrupt_asked();
+}
+
+bool hh_interrupt_asked(void) {
     return atomic_load(&interrupts) > 0;
+}
+
+void hh_interrupt_hold(bool hold) {
+    atomic_store(&held, hold);
 }
 
 void hh_interrupt_reset(void) {

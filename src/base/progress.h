@@ -35,6 +35,9 @@ double hh_now(void); /* seconds, monotonic */
 /* The first Ctrl-C (or SIGTERM) asks for a clean end, the second kills. cli/ installs it; long loops look. */
 void hh_interrupt_install(void);
 bool hh_interrupted(void);
+/* While held, hh_interrupted stays false and the wish is known here alone: for who finishes what is under way first. */
+void hh_interrupt_hold(bool hold);
+bool hh_interrupt_asked(void);
 void hh_interrupt_reset(void); /* the wish was served, a later one is a new one: for dialogues and tests */
 
 #endif

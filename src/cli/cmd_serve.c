@@ -10,7 +10,7 @@
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *host = "127.0.0.1", *kv = "auto", *cache_dir, *key_file, *name, *rope;
 static int64_t port = 8080, context, chunk, slots = 4, queue = 256;
-static double cache_bytes = 1 << 30;
+static double cache_bytes = 1 << 30, timeout = 60;
 
 static const hh_option options[] = {
     {.name = "port",
@@ -45,6 +45,13 @@ static const hh_option options[] = {
      .argument = "N",
      .max = 1e6,
      .help = "requests that may wait for a slot; more are refused"},
+    {.name = "timeout",
+     .kind = HH_OPTION_FLOAT,
+     .value = &timeout,
+     .argument = "SECONDS",
+     .min = 1,
+     .max = 1e6,
+     .help = "in which a request must arrive whole, and its answer be taken once it is made; large ones get more"},
     {.name = "cache-bytes",
      .kind = HH_OPTION_FLOAT,
      .value = &cache_bytes,
@@ -124,6 +131,12 @@ static const char *last_part(const char *path) {
     return start;
 }
 
+/* Room for any prompt that fits, as text or as ids, for a batch of small ones, and not for more. */
+static size_t largest_body(int64_t tokens) {
+    const size_t least = (size_t)4 << 20, most = (size_t)256 << 20;
+    return tokens < (int64_t)(most - least) / 64 ? least + (size_t)tokens * 64 : most;
+}
+
 static hh_code serve(const char *path, hh_error *err) {
     hh_words keys = {0};
     hh_buf text = {0};
@@ -146,7 +159,9 @@ static hh_code serve(const char *path, hh_error *err) {
                                     .context = context ? context : hh_engine_get_info(engine).native_context,
                                     .slots = slots,
                                     .queue = queue,
-                                    .max_body = (size_t)64 << 20,
+                                    .max_body =
+                                        largest_body(context ? context : hh_engine_get_info(engine).native_context),
+                                    .request_seconds = timeout,
                                     .key = keys.word,
                                     .n_keys = keys.n,
                                     .on_ready = say_ready,

@@ -2,184 +2,26 @@
  *
  * A request that computes is handed to the scheduler and its connection suspended. It is resumed when the answer is there
  * (or, for a stream, when it was admitted), and within a stream whenever there are new bytes. */
-#include "server/scheduler.h"
+#include "server/http.h"
 
 #include "base/progress.h"
-#include "server/chat_page.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <microhttpd.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-typedef struct http {
-    struct MHD_Daemon *daemon;
-    hh_scheduler scheduler;
-    const hh_server_options *o;
-    atomic_llong next_id;
-    time_t started;
-} http;
-
-/* One request while it arrives and is answered. */
-typedef struct exchange {
-    hh_buf body;
-    bool too_large;
-    hh_job *job; /* handed to the scheduler */
-} exchange;
-
-/* -- answers -- */
-
-static enum MHD_Result answer_bytes(struct MHD_Connection *c, int status, const char *type, const void *data,
-                                    size_t size, enum MHD_ResponseMemoryMode mode) {
-    struct MHD_Response *r = MHD_create_response_from_buffer(size, (void *)data, mode);
-    MHD_add_response_header(r, "Content-Type", type);
-    if (status == 401) MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
-    enum MHD_Result done = MHD_queue_response(c, (unsigned)status, r);
-    MHD_destroy_response(r);
-    return done;
-}
-
-static enum MHD_Result answer_json(struct MHD_Connection *c, int status, json_t *j) {
-    hh_buf out = {0};
-    hh_out_json(&out, j);
-    hh_buf_puts(&out, "\n");
-    enum MHD_Result done = answer_bytes(c, status, "application/json", out.data, out.len, MHD_RESPMEM_MUST_COPY);
-    hh_buf_release(&out);
-    return done;
-}
-
-static enum MHD_Result answer_error(struct MHD_Connection *c, int status, const char *sentence) {
-    return answer_json(c, status, hh_error_json(status, sentence));
-}
-
-/* -- what needs no computing -- */
-
-static json_t *model_json(const http *h) {
-    return json_pack("{s:s, s:s, s:I, s:s}", "id", h->o->model_name, "object", "model", "created",
-                     (json_int_t)h->started, "owned_by", "hydrahead");
-}
-
-static enum MHD_Result serve_models(http *h, struct MHD_Connection *c, exchange *x) {
-    (void)x;
-    return answer_json(c, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(h)));
-}
-
-static enum MHD_Result serve_health(http *h, struct MHD_Connection *c, exchange *x) {
-    (void)h, (void)x;
-    return answer_json(c, 200, json_pack("{s:s}", "status", "ok"));
-}
-
-static enum MHD_Result serve_props(http *h, struct MHD_Connection *c, exchange *x) {
-    hh_engine_info i = hh_engine_get_info(h->scheduler.engine);
-    (void)x;
-    return answer_json(c, 200,
-                       json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:s}", "model",
-                                 h->o->model_name, "family", i.family, "backend", i.backend, "hybrid", i.hybrid,
-                                 "context", (json_int_t)h->o->context, "native_context", (json_int_t)i.native_context,
-                                 "vocabulary", (json_int_t)i.vocab, "heads", (json_int_t)(i.n_layers * i.n_heads),
-                                 "full_attention_heads", (json_int_t)i.n_kept_heads, "cache_bytes_per_token",
-                                 i.cache_bytes_per_token, "state_bytes", i.state_bytes, "slots",
-                                 (json_int_t)h->o->slots, "version", hh_version()));
-}
-
-static void metric(hh_buf *out, const char *name, const char *kind, const char *help, double value) {
-    hh_buf_printf(out, "# HELP hydrahead_%s %s\n# TYPE hydrahead_%s %s\nhydrahead_%s %.17g\n", name, help, name, kind,
-                  name, value);
-}
-
-static enum MHD_Result serve_metrics(http *h, struct MHD_Connection *c, exchange *x) {
-    hh_scheduler *s = &h->scheduler;
-    hh_buf out = {0};
-    (void)x;
-    pthread_mutex_lock(&s->lock);
-    hh_server_stats t = s->stats;
-    double under_way = (double)s->n_under_way;
-    pthread_mutex_unlock(&s->lock);
-    metric(&out, "requests_total", "counter", "Requests that asked for tokens.", (double)t.requests);
-    metric(&out, "requests_finished_total", "counter", "Requests that were answered.", (double)t.finished);
-    metric(&out, "requests_failed_total", "counter", "Requests that ended in an error.", (double)t.failed);
-    metric(&out, "requests_cancelled_total", "counter", "Requests whose client left.", (double)t.cancelled);
-    metric(&out, "requests_refused_total", "counter", "Requests for which the queue had no room.", (double)t.refused);
-    metric(&out, "requests_under_way", "gauge", "Requests in the queue or being answered.", under_way);
-    metric(&out, "prompt_tokens_total", "counter", "Tokens of prompts.", (double)t.prompt_tokens);
-    metric(&out, "cached_tokens_total", "counter", "Tokens of prompts that were not read again.",
-           (double)t.cached_tokens);
-    metric(&out, "generated_tokens_total", "counter", "Tokens of answers.", (double)t.made_tokens);
-    metric(&out, "busy_seconds_total", "counter", "Time spent computing.", t.busy_seconds);
-    enum MHD_Result done = answer_bytes(c, 200, "text/plain; version=0.0.4", out.data, out.len, MHD_RESPMEM_MUST_COPY);
-    hh_buf_release(&out);
-    return done;
-}
-
-static enum MHD_Result serve_page(http *h, struct MHD_Connection *c, exchange *x) {
-    (void)h, (void)x;
-    return answer_bytes(c, 200, "text/html; charset=utf-8", hh_chat_page, hh_chat_page_size, MHD_RESPMEM_PERSISTENT);
-}
-
-static enum MHD_Result serve_embeddings(http *h, struct MHD_Connection *c, exchange *x) {
-    (void)h, (void)x;
-    return answer_error(c, 501, "this server makes no embeddings; it completes text and chats");
-}
-
-/* -- tokens -- */
-
-static enum MHD_Result serve_tokenize(http *h, struct MHD_Connection *c, exchange *x) {
-    json_t *body = json_loadb(x->body.data ? x->body.data : "", x->body.len, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *text = json_object_get(body, "content");
-    if (!text) text = json_object_get(body, "text");
-    hh_error err = {0};
-    int32_t *ids = NULL;
-    int64_t n = 0;
-    enum MHD_Result done;
-    if (!json_is_string(text)) {
-        done = answer_error(c, 400, "the body must be a JSON object with text under 'content'");
-    } else if (hh_engine_tokenize(h->scheduler.engine, json_string_value(text), json_string_length(text),
-                                  json_is_true(json_object_get(body, "special")), &ids, &n, &err) != HH_OK) {
-        done = answer_error(c, 400, err.text);
-    } else {
-        json_t *list = json_array();
-        for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
-        done = answer_json(c, 200, json_pack("{s:o}", "tokens", list));
-    }
-    hh_memory_free(ids);
-    json_decref(body);
-    return done;
-}
-
-static enum MHD_Result serve_detokenize(http *h, struct MHD_Connection *c, exchange *x) {
-    json_t *body = json_loadb(x->body.data ? x->body.data : "", x->body.len, JSON_REJECT_DUPLICATES, NULL),
-           *list = json_object_get(body, "tokens"), *one;
-    size_t i, n = json_array_size(list), size = 0;
-    int64_t vocab = hh_engine_get_info(h->scheduler.engine).vocab;
-    int32_t *ids = hh_alloc((n + 1) * sizeof *ids);
-    bool good = json_is_array(list);
-    char *text = NULL;
-    hh_error err = {0};
-    enum MHD_Result done;
-    json_array_foreach(list, i, one) {
-        good = good && json_is_integer(one) && json_integer_value(one) >= 0 && json_integer_value(one) < vocab;
-        if (good) ids[i] = (int32_t)json_integer_value(one);
-    }
-    if (!good) {
-        done = answer_error(c, 400,
-                            "the body must be a JSON object with a list of token ids of the vocabulary under 'tokens'");
-    } else if (hh_engine_detokenize(h->scheduler.engine, ids, (int64_t)n, true, &text, &size, &err) != HH_OK) {
-        done = answer_error(c, 400, err.text);
-    } else {
-        hh_buf clean = {0};
-        hh_clean_utf8(text, size, &clean);
-        done = answer_json(c, 200, json_pack("{s:s%}", "content", clean.data ? clean.data : "", clean.len));
-        hh_buf_release(&clean);
-    }
-    hh_memory_free(text);
-    hh_free(ids);
-    json_decref(body);
-    return done;
-}
+enum {
+    MOST_CONNECTIONS = 1000,
+    OTHER_FILES = 64,           /* the model's shards, snapshots */
+    BODIES_AT_ONCE = 8,         /* of the largest size */
+    SLOWEST = 64 << 10,         /* bytes a second, behind the seconds that every request has */
+    CONNECTION_BYTES = 64 << 10 /* the head of a request must fit into half of it */
+};
 
 /* -- what computes -- */
 
@@ -195,8 +37,10 @@ static void suspend(hh_job *j, struct MHD_Connection *c) {
 }
 
 typedef struct reader {
-    hh_scheduler *s;
+    hh_http *h;
     hh_job *job;
+    hh_watched *watched;
+    bool last_part; /* nothing more will be made: the client has a time to take it */
 } reader;
 
 /* Bytes of a stream as they come. */
@@ -205,9 +49,13 @@ static ssize_t read_stream(void *context, uint64_t position, char *to, size_t mo
     hh_job *j = r->job;
     ssize_t n;
     (void)position;
-    pthread_mutex_lock(&r->s->lock);
-    size_t left = j->out.len - j->sent;
-    if (left) {
+    pthread_mutex_lock(&r->h->scheduler.lock);
+    const size_t left = j->out.len - j->sent;
+    const bool begins_last = j->complete && !r->last_part;
+    r->last_part = j->complete;
+    if (j->gone) {
+        n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (left) {
         n = (ssize_t)(left < most ? left : most);
         memcpy(to, j->out.data + j->sent, (size_t)n);
         j->sent += (size_t)n;
@@ -221,7 +69,8 @@ static ssize_t read_stream(void *context, uint64_t position, char *to, size_t mo
         suspend(j, j->connection);
         n = 0;
     }
-    pthread_mutex_unlock(&r->s->lock);
+    pthread_mutex_unlock(&r->h->scheduler.lock);
+    if (begins_last) hh_watch_begin(&r->h->watch, r->watched, r->h->o->request_seconds + (double)left / SLOWEST);
     return n;
 }
 
@@ -231,10 +80,10 @@ static void free_reader(void *context) {
     hh_free(r);
 }
 
-static enum MHD_Result answer_stream(http *h, struct MHD_Connection *c, hh_job *j) {
+static enum MHD_Result answer_stream(hh_http *h, struct MHD_Connection *c, hh_exchange *x) {
     reader *r = hh_alloc(sizeof *r);
-    *r = (reader){&h->scheduler, j};
-    atomic_fetch_add(&j->references, 1);
+    *r = (reader){.h = h, .job = x->job, .watched = x->watched};
+    atomic_fetch_add(&x->job->references, 1);
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, r, free_reader);
     MHD_add_response_header(response, "Content-Type", "text/event-stream");
@@ -246,7 +95,8 @@ static enum MHD_Result answer_stream(http *h, struct MHD_Connection *c, hh_job *
 }
 
 /* The connection was resumed: the job is done, or a stream admitted. */
-static enum MHD_Result answer_job(http *h, struct MHD_Connection *c, hh_job *j) {
+static enum MHD_Result answer_job(hh_http *h, struct MHD_Connection *c, hh_exchange *x) {
+    hh_job *j = x->job;
     pthread_mutex_lock(&h->scheduler.lock);
     hh_job_state state = j->state;
     if (state == HH_JOB_NEW || (state == HH_JOB_ADMITTED && !j->request.stream)) { /* woken too early */
@@ -255,25 +105,35 @@ static enum MHD_Result answer_job(http *h, struct MHD_Connection *c, hh_job *j) 
         return MHD_YES;
     }
     pthread_mutex_unlock(&h->scheduler.lock);
-    if (j->request.stream && j->status == 200) return answer_stream(h, c, j);
-    return answer_bytes(c, j->status, "application/json", j->out.data ? j->out.data : "", j->out.len,
-                        MHD_RESPMEM_MUST_COPY);
+    if (j->request.stream && j->status == 200) return answer_stream(h, c, x);
+    hh_watch_begin(&h->watch, x->watched, h->o->request_seconds + (double)j->out.len / SLOWEST);
+    return hh_answer_bytes(c, j->status, "application/json", j->out.data ? j->out.data : "", j->out.len,
+                           MHD_RESPMEM_MUST_COPY);
 }
 
-static enum MHD_Result begin_job(http *h, struct MHD_Connection *c, exchange *x, bool chat) {
+/* The body is held until it is read, and counted as long. */
+static void forget_body(hh_http *h, hh_exchange *x) {
+    h->arriving -= x->body.len;
+    hh_buf_release(&x->body);
+}
+
+static enum MHD_Result begin_job(hh_http *h, struct MHD_Connection *c, hh_exchange *x, bool chat) {
     hh_error err = {0};
-    if (x->job) return answer_job(h, c, x->job);
+    if (x->job) return answer_job(h, c, x);
     hh_job *j = hh_job_new();
     int status = hh_request_read(&j->request, x->body.data ? x->body.data : "", x->body.len, chat, &err);
+    forget_body(h, x);
     if (status) {
         hh_job_release(j);
-        return answer_error(c, status, err.text);
+        return hh_answer_error(c, status, err.text);
     }
     snprintf(j->id, sizeof j->id, "%s-%llx%08llx", chat ? "chatcmpl" : "cmpl", (long long)h->started,
              (long long)atomic_fetch_add(&h->next_id, 1));
     j->connection = c;
     j->socket = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     x->job = j;
+    hh_watch_begin(&h->watch, x->watched, 0);
+    atomic_fetch_add(&h->answering, 1);
     pthread_mutex_lock(&h->scheduler.lock);
     suspend(j, c); /* before anybody can wake it */
     pthread_mutex_unlock(&h->scheduler.lock);
@@ -281,40 +141,50 @@ static enum MHD_Result begin_job(http *h, struct MHD_Connection *c, exchange *x,
     pthread_mutex_lock(&h->scheduler.lock);
     j->state = HH_JOB_DONE;
     j->status = 503;
-    hh_out_json(&j->out, hh_error_json(503, "the queue is full; try again later"));
+    hh_out_json(&j->out, hh_error_json(503, h->scheduler.stopping ? "the server is about to end"
+                                                                  : "the queue is full; try again later"));
+    j->complete = true;
     hh_job_wake(j);
     pthread_mutex_unlock(&h->scheduler.lock);
     return MHD_YES;
 }
 
-static enum MHD_Result serve_chat(http *h, struct MHD_Connection *c, exchange *x) {
+static hh_page_fn serve_chat, serve_completion;
+
+static enum MHD_Result serve_chat(hh_http *h, struct MHD_Connection *c, hh_exchange *x) {
     return begin_job(h, c, x, true);
 }
 
-static enum MHD_Result serve_completion(http *h, struct MHD_Connection *c, exchange *x) {
+static enum MHD_Result serve_completion(hh_http *h, struct MHD_Connection *c, hh_exchange *x) {
     return begin_job(h, c, x, false);
 }
 
 /* -- routes -- */
 
-typedef enum MHD_Result route_fn(http *h, struct MHD_Connection *c, exchange *x);
-
-static const struct {
+typedef struct route {
     const char *path;
     bool post, open; /* open: without a key */
-    route_fn *serve;
-} routes[] = {
-    {"/", false, true, serve_page},
-    {"/health", false, true, serve_health},
-    {"/v1/models", false, false, serve_models},
-    {"/props", false, false, serve_props},
-    {"/metrics", false, false, serve_metrics},
-    {"/tokenize", true, false, serve_tokenize},
-    {"/detokenize", true, false, serve_detokenize},
+    hh_page_fn *serve;
+} route;
+
+static const route routes[] = {
+    {"/", false, true, hh_serve_page},
+    {"/health", false, true, hh_serve_health},
+    {"/v1/models", false, false, hh_serve_models},
+    {"/props", false, false, hh_serve_props},
+    {"/metrics", false, false, hh_serve_metrics},
+    {"/tokenize", true, false, hh_serve_tokenize},
+    {"/detokenize", true, false, hh_serve_detokenize},
     {"/v1/chat/completions", true, false, serve_chat},
     {"/v1/completions", true, false, serve_completion},
-    {"/v1/embeddings", true, false, serve_embeddings},
+    {"/v1/embeddings", true, false, hh_serve_embeddings},
 };
+
+static const route *find_route(const char *url) {
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+        if (!strcmp(url, routes[i].path)) return &routes[i];
+    return NULL;
+}
 
 /* The same time whatever the keys have in common. */
 static bool same_key(const char *a, const char *b) {
@@ -324,7 +194,7 @@ static bool same_key(const char *a, const char *b) {
     return !difference && n == m;
 }
 
-static bool may_enter(const http *h, struct MHD_Connection *c) {
+static bool may_enter(const hh_http *h, struct MHD_Connection *c) {
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
     bool known = h->o->n_keys == 0;
     if (!given || strncmp(given, "Bearer ", 7)) return known;
@@ -332,49 +202,92 @@ static bool may_enter(const http *h, struct MHD_Connection *c) {
     return known;
 }
 
-static enum MHD_Result route(http *h, struct MHD_Connection *c, const char *url, bool post, exchange *x) {
-    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (strcmp(url, routes[i].path)) continue;
-        if (post != routes[i].post)
-            return answer_error(c, 405, post ? "this path is read with GET" : "this path is written to with POST");
-        if (!routes[i].open && !may_enter(h, c))
-            return answer_error(c, 401, "a key is needed: Authorization: Bearer KEY");
-        return routes[i].serve(h, c, x);
-    }
+/* -- heads of requests -- */
+
+/* What a head says of its body's length. */
+typedef struct framing {
+    const char *length, *coding;
+    bool conflict;
+} framing;
+
+static enum MHD_Result note_framing(void *context, enum MHD_ValueKind kind, const char *key, const char *value) {
+    framing *f = context;
+    (void)kind;
+    const char **held = !strcasecmp(key, "Content-Length")      ? &f->length
+                        : !strcasecmp(key, "Transfer-Encoding") ? &f->coding
+                                                                : NULL;
+    if (!held) return MHD_YES;
+    if (!value) value = "";
+    f->conflict = f->conflict || (*held && strcmp(*held, value)) || (held == &f->coding && *held);
+    *held = value;
+    return MHD_YES;
+}
+
+static void refuse(hh_exchange *x, int status, const char *why) {
+    if (x->refused) return;
+    x->refused = status;
+    snprintf(x->why, sizeof x->why, "%s", why);
+}
+
+/* What the head alone tells; the body of such a request is passed over, not held. */
+static void check_head(hh_http *h, struct MHD_Connection *c, const char *url, const char *method, hh_exchange *x) {
+    const bool post = !strcmp(method, "POST"), get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    const route *r = find_route(url);
     char sentence[200];
+    framing f = {0};
+    MHD_get_connection_values(c, MHD_HEADER_KIND, note_framing, &f);
+    x->ambiguous = f.conflict || (f.length && f.coding) || (f.coding && strcasecmp(f.coding, "chunked") != 0);
+    if (f.conflict || (f.length && f.coding)) refuse(x, 400, "the head says in two ways how long the body is");
+    if (f.coding && strcasecmp(f.coding, "chunked")) refuse(x, 501, "no Transfer-Encoding but chunked is understood");
+    if (!post && !get) refuse(x, 405, "only GET and POST are served");
     snprintf(sentence, sizeof sentence, "there is nothing at %.150s", url);
-    return answer_error(c, 404, sentence);
+    if (!r) refuse(x, 404, sentence);
+    if (r && post != r->post) refuse(x, 405, post ? "this path is read with GET" : "this path is written to with POST");
+    if (r && !r->open && !may_enter(h, c)) refuse(x, 401, "a key is needed: Authorization: Bearer KEY");
+}
+
+static void take_body(hh_http *h, hh_exchange *x, const char *data, size_t size) {
+    const size_t most = h->o->max_body;
+    char sentence[120];
+    if (size > most - x->body.len) {
+        snprintf(sentence, sizeof sentence, "the body is larger than the %zu bytes that are taken", most);
+        refuse(x, 413, sentence);
+    }
+    if (h->arriving + size > BODIES_AT_ONCE * most)
+        refuse(x, 503, "too much is being sent by others at the moment; try again later");
+    if (x->refused) {
+        forget_body(h, x);
+        return;
+    }
+    hh_buf_add(&x->body, data, size);
+    h->arriving += size;
+    hh_watch_extend(&h->watch, x->watched, (double)size / SLOWEST);
 }
 
 static enum MHD_Result handle(void *context, struct MHD_Connection *c, const char *url, const char *method,
                               const char *version, const char *data, size_t *size, void **mine) {
-    http *h = context;
-    exchange *x = *mine;
-    bool post = !strcmp(method, "POST"), get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    hh_http *h = context;
+    hh_exchange *x = *mine;
     (void)version;
     if (!x) {
-        *mine = hh_alloc(sizeof *x);
+        *mine = x = hh_alloc(sizeof *x);
+        x->watched = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+        check_head(h, c, url, method, x);
         return MHD_YES;
     }
     if (*size) {
-        x->too_large = x->too_large || x->body.len + *size > h->o->max_body;
-        if (!x->too_large) hh_buf_add(&x->body, data, *size);
+        take_body(h, x, data, *size);
         *size = 0;
         return MHD_YES;
     }
-    if (!post && !get) return answer_error(c, 405, "only GET and POST are served");
-    if (x->too_large) {
-        char sentence[120];
-        snprintf(sentence, sizeof sentence, "the body is larger than the %zu bytes that are taken", h->o->max_body);
-        return answer_error(c, 413, sentence);
-    }
-    return route(h, c, url, post, x);
+    if (x->refused) return hh_answer_refusal(c, x->refused, x->why, x->ambiguous);
+    return find_route(url)->serve(h, c, x);
 }
 
 /* The exchange is over, whoever ended it. */
 static void completed(void *context, struct MHD_Connection *c, void **mine, enum MHD_RequestTerminationCode why) {
-    http *h = context;
-    exchange *x = *mine;
+    hh_http *h = context;
+    hh_exchange *x = *mine;
     (void)c, (void)why;
     if (!x) return;
     if (x->job) {
@@ -384,53 +297,94 @@ static void completed(void *context, struct MHD_Connection *c, void **mine, enum
         x->job->suspended = false;
         pthread_mutex_unlock(&h->scheduler.lock);
         hh_job_release(x->job);
+        atomic_fetch_sub(&h->answering, 1);
     }
-    hh_buf_release(&x->body);
+    hh_watch_begin(&h->watch, x->watched, h->o->request_seconds); /* for the next request */
+    forget_body(h, x);
     hh_free(x);
     *mine = NULL;
 }
+
+static void connected(void *context, struct MHD_Connection *c, void **mine, enum MHD_ConnectionNotificationCode what) {
+    hh_http *h = context;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        *mine = hh_watch_add(&h->watch, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+                             h->o->request_seconds);
+    } else {
+        hh_watch_remove(&h->watch, *mine);
+        *mine = NULL;
+    }
+}
+
+/* -- the server -- */
 
 static void *compute(void *context) {
     hh_scheduler_run(context);
     return NULL;
 }
 
-static hh_code listen_at(http *h, int *port, hh_error *err) {
+/* As many as the limit on open files has room for. */
+static unsigned most_connections(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return MOST_CONNECTIONS / 2;
+    if (files.rlim_cur >= MOST_CONNECTIONS + OTHER_FILES) return MOST_CONNECTIONS;
+    return files.rlim_cur > 2 * OTHER_FILES ? (unsigned)files.rlim_cur - OTHER_FILES : OTHER_FILES;
+}
+
+static hh_code listen_at(hh_http *h, int *port, hh_error *err) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)h->o->port)};
     const char *host = h->o->host ? h->o->host : "127.0.0.1";
     if (inet_pton(AF_INET, host, &at.sin_addr) != 1)
         return hh_fail(err, HH_EINVAL, "--host %s is not an address such as 127.0.0.1 or 0.0.0.0", host);
+    const unsigned seconds = h->o->request_seconds < 1 ? 1 : (unsigned)h->o->request_seconds;
     h->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME,
                                  (uint16_t)h->o->port, NULL, NULL, handle, h, MHD_OPTION_SOCK_ADDR, &at,
-                                 MHD_OPTION_NOTIFY_COMPLETED, completed, h, MHD_OPTION_CONNECTION_LIMIT, 1000u,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, 60u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                 (size_t)64 << 10, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+                                 MHD_OPTION_NOTIFY_COMPLETED, completed, h, MHD_OPTION_NOTIFY_CONNECTION, connected, h,
+                                 MHD_OPTION_CONNECTION_LIMIT, most_connections(), MHD_OPTION_CONNECTION_TIMEOUT,
+                                 seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+                                 MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
     if (!h->daemon) return hh_fail(err, HH_EIO, "cannot listen at %s, port %d: %s", host, h->o->port, strerror(errno));
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
     *port = info ? info->port : h->o->port;
     return HH_OK;
 }
 
+/* Takes no new request, finishes those under way and waits until their answers are with the clients. */
+static void finish(hh_http *h, pthread_t computing) {
+    const int listening = MHD_quiesce_daemon(h->daemon);
+    hh_scheduler_stop(&h->scheduler);
+    pthread_join(computing, NULL);
+    for (double end = hh_now() + h->o->request_seconds; atomic_load(&h->answering) && hh_now() < end;) {
+        usleep(5000);
+        hh_watch_look(&h->watch);
+    }
+    MHD_stop_daemon(h->daemon);
+    if (listening >= 0) close(listening);
+}
+
 hh_code hh_server_run(hh_engine *e, const hh_server_options *o, hh_error *err) {
-    http h = {.o = o, .started = time(NULL)};
+    hh_http h = {.o = o, .started = time(NULL)};
     int port = 0;
     pthread_t computing;
     hh_scheduler_init(&h.scheduler, e, o);
+    hh_watch_init(&h.watch);
     hh_code code = listen_at(&h, &port, err);
     if (code == HH_OK && pthread_create(&computing, NULL, compute, &h.scheduler)) {
         MHD_stop_daemon(h.daemon);
         code = hh_fail(err, HH_EIO, "no thread to compute in");
     }
     if (code == HH_OK) {
+        hh_interrupt_hold(true); /* prompts that are being read are read to their end */
         if (o->on_ready) o->on_ready(o->context_of_ready, port);
-        while (!hh_interrupted()) usleep(50000);
-        int listening = MHD_quiesce_daemon(h.daemon);
-        hh_scheduler_stop(&h.scheduler);
-        pthread_join(computing, NULL);
-        MHD_stop_daemon(h.daemon);
-        if (listening >= 0) close(listening);
+        while (!hh_interrupt_asked()) {
+            usleep(50000);
+            hh_watch_look(&h.watch);
+        }
+        finish(&h, computing);
         for (bool done = false; !done && code == HH_OK;) code = hh_engine_write_snapshot(e, &done, err);
+        hh_interrupt_hold(false);
     }
     hh_scheduler_release(&h.scheduler);
+    hh_watch_release(&h.watch);
     return code;
 }

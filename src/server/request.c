@@ -13,8 +13,8 @@ static int refuse(hh_error *err, const char *field, const char *wanted) {
     return BAD_REQUEST;
 }
 
-static const json_t *get(const json_t *o, const char *field) {
-    const json_t *v = json_object_get(o, field);
+static json_t *get(const json_t *o, const char *field) {
+    json_t *v = json_object_get(o, field);
     return json_is_null(v) ? NULL : v;
 }
 
@@ -166,7 +166,7 @@ static int read_prompts(hh_request *r, const json_t *o, hh_error *err) {
     size_t i, n = json_array_size(v);
     if (!json_is_string(v) && !n) return refuse(err, "prompt", "text, token ids, or a list of such, and not empty");
     bool many = n && !json_is_integer(json_array_get(v, 0));
-    if (many && n > 1024) return refuse(err, "prompt", "at most 1024 prompts");
+    if (many && n > HH_MAX_ANSWERS) return refuse(err, "prompt", "at most 1024 prompts");
     r->prompt = hh_alloc((many ? n : 1) * sizeof *r->prompt);
     if (!many) return add_prompt(r, v, err);
     json_array_foreach((json_t *)v, i, one) {
@@ -216,6 +216,7 @@ static int read_chat(hh_request *r, const json_t *o, hh_error *err) {
     if (n_top && !wanted) return refuse(err, "top_logprobs", "used with \"logprobs\": true");
     if (wanted) r->n_top = n_top;
     r->max_tokens = -1;
+    r->messages = json_incref(get(o, "messages"));
     r->prompt = hh_alloc(sizeof *r->prompt);
     r->n_prompts = 1; /* made of the messages by the engine's template */
     return 0;
@@ -242,6 +243,8 @@ static int read_all(hh_request *r, const json_t *o, bool chat, hh_error *err) {
     if (options && !json_is_object(options)) return refuse(err, "stream_options", "an object");
     TRY(read_bool(options, "include_usage", &r->include_usage, err));
     TRY(read_int(o, "n", 1, 16, &r->n, err));
+    if (r->n * r->n_prompts > HH_MAX_ANSWERS)
+        return refuse(err, "n", "such that there are at most 1024 answers in all");
     TRY(read_int(o, "max_tokens", 0, INT32_MAX, &r->max_tokens, err));
     TRY(read_int(o, "max_completion_tokens", 0, INT32_MAX, &r->max_tokens, err));
     if (r->max_tokens == 0 && !r->echo) return refuse(err, "max_tokens", "at least 1, unless the prompt is echoed");
@@ -252,16 +255,18 @@ static int read_all(hh_request *r, const json_t *o, bool chat, hh_error *err) {
 int hh_request_read(hh_request *r, const char *body, size_t size, bool chat, hh_error *err) {
     json_error_t where;
     *r = (hh_request){0};
-    r->body = json_loadb(body, size, JSON_REJECT_DUPLICATES, &where);
-    if (!r->body) {
+    json_t *o = json_loadb(body, size, JSON_REJECT_DUPLICATES, &where);
+    if (!o) {
         hh_fail(err, HH_EFORMAT, "the body is not JSON: %s (line %d, column %d)", where.text, where.line, where.column);
         return BAD_REQUEST;
     }
-    if (!json_is_object(r->body)) {
+    int status = BAD_REQUEST;
+    if (json_is_object(o))
+        status = read_all(r, o, chat, err);
+    else
         hh_fail(err, HH_EFORMAT, "the body must be a JSON object");
-        return BAD_REQUEST;
-    }
-    return read_all(r, r->body, chat, err);
+    json_decref(o);
+    return status;
 }
 
 void hh_request_release(hh_request *r) {
@@ -273,5 +278,5 @@ void hh_request_release(hh_request *r) {
     for (int i = 0; i < r->n_stops; i++) hh_free(r->stop[i]);
     hh_free(r->bias);
     hh_free(r->schema);
-    json_decref(r->body);
+    json_decref(r->messages);
 }

@@ -107,11 +107,10 @@ void hh_answer_add_token(hh_answer *a, const hh_engine *e, int32_t id, double p,
 }
 
 /* Completions tell tokens in four lists side by side. */
-static json_t *lists_json(hh_answer *a, size_t from) {
+static json_t *lists_json(hh_answer *a, const json_t *told) {
     json_t *tokens = json_array(), *p = json_array(), *top = json_array(), *offset = json_array(), *one, *other;
     size_t i, k;
-    for (i = from; i < json_array_size(a->tokens); i++) {
-        one = json_array_get(a->tokens, i);
+    json_array_foreach((json_t *)told, i, one) {
         json_t *map = json_object();
         json_array_foreach(json_object_get(one, "top_logprobs"), k, other)
             json_object_set(map, json_string_value(json_object_get(other, "token")), json_object_get(other, "logprob"));
@@ -131,12 +130,12 @@ static json_t *lists_json(hh_answer *a, size_t from) {
 
 static json_t *log_probabilities_json(hh_answer *a) {
     if (a->job->request.n_top < 0) return json_null();
-    size_t from = (size_t)a->tokens_told;
-    a->tokens_told = (int64_t)json_array_size(a->tokens);
-    if (!a->job->request.chat) return lists_json(a, from);
-    json_t *content = json_array();
-    for (size_t i = from; i < json_array_size(a->tokens); i++) json_array_append(content, json_array_get(a->tokens, i));
-    return json_pack("{s:o}", "content", content);
+    json_t *told = a->tokens ? a->tokens : json_array();
+    a->tokens = NULL; /* nothing is told twice */
+    if (a->job->request.chat) return json_pack("{s:o}", "content", told);
+    json_t *lists = lists_json(a, told);
+    json_decref(told);
+    return lists;
 }
 
 /* -- results and pieces -- */

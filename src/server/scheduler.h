@@ -1,4 +1,5 @@
-/* The thread that computes: which answers are being read or made, a chunk and a step at a time. */
+/* The thread that computes: which answers are being read or made, a chunk and a step at a time (scheduler.c), and what
+ * is done for one of them (answers.c). */
 #ifndef HH_SERVER_SCHEDULER_H
 #define HH_SERVER_SCHEDULER_H
 
@@ -23,6 +24,8 @@ typedef struct hh_scheduler {
     int64_t n_under_way;
     bool stopping; /* take nothing new; end when nothing is left */
     hh_server_stats stats;
+    /* of both threads */
+    atomic_int n_busy; /* slots in use */
     /* the computing thread's own */
     hh_job *jobs;       /* admitted, oldest first */
     hh_sequence **slot; /* [slots], made when first needed */
@@ -40,8 +43,20 @@ void hh_scheduler_release(hh_scheduler *s);
 bool hh_scheduler_take(hh_scheduler *s, hh_job *j);
 /* Wakes whoever sends the job's bytes. Under the lock. */
 void hh_job_wake(hh_job *j); /* http.c */
+/* Ends a job in every way there is, and forgets it: neither it nor its answers may be touched afterwards. */
+void hh_job_finish(hh_scheduler *s, hh_job *j, int status);
 /* Computes until hh_scheduler_stop, and then until nothing is left. */
 void hh_scheduler_run(hh_scheduler *s);
 void hh_scheduler_stop(hh_scheduler *s);
+
+/* -- one answer (answers.c) -- */
+
+/* When a code is returned, the request is to fail with it. Otherwise the answer, and with the last one the job, may be
+ * finished and gone after was_read and draw. */
+hh_code hh_answer_make_sampler(hh_scheduler *s, hh_answer *a, hh_error *err);
+hh_code hh_answer_begin(hh_scheduler *s, hh_answer *a, hh_sequence *sequence, hh_error *err);
+hh_code hh_answer_was_read(hh_scheduler *s, hh_answer *a, hh_error *err); /* its prompt, to the end */
+hh_code hh_answer_draw(hh_scheduler *s, hh_answer *a, hh_error *err);     /* a token, from the sequence's logits */
+void hh_answer_leave(hh_scheduler *s, hh_answer *a);                      /* its slot; nothing more is made */
 
 #endif

@@ -14,6 +14,7 @@ typedef struct hh_server_options {
     int64_t slots;          /* answers made at the same time */
     int64_t queue;          /* requests that may wait; more are refused with 503 */
     size_t max_body;        /* bytes of a request */
+    double request_seconds; /* in which a request must arrive and an answer be taken; large ones get more */
     const char *const *key; /* any of these opens the API; none: it is open */
     int64_t n_keys;
     void (*on_ready)(void *context, int port); /* called when connections are accepted */

@@ -16,6 +16,9 @@ void hh_job_release(hh_job *j) {
         hh_sampler_free(a->sampler);
         hh_stream_text_release(&a->text);
         hh_buf_release(&a->whole);
+        hh_free(a->scores);
+        hh_free(a->top);
+        hh_free(a->top_ids);
         json_decref(a->tokens);
     }
     hh_free(j->answer);

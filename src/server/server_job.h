@@ -8,7 +8,8 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#define HH_MAX_STOPS 16
+#define HH_MAX_STOPS   16
+#define HH_MAX_ANSWERS 1024
 
 typedef struct hh_prompt_ids {
     char *text; /* given as text, or NULL */
@@ -28,7 +29,7 @@ typedef struct hh_request {
     int n_stops;
     hh_prompt_ids *prompt;
     int64_t n_prompts;
-    json_t *body; /* owns the strings that prompts are made of */
+    json_t *messages; /* of a chat: its prompt is made of them */
 } hh_request;
 
 typedef enum hh_answer_state { HH_ANSWER_WAITING, HH_ANSWER_READING, HH_ANSWER_MAKING, HH_ANSWER_DONE } hh_answer_state;
@@ -42,13 +43,14 @@ typedef struct hh_answer {
     const hh_prompt_ids *prompt;
     hh_answer_state state;
     hh_sequence *sequence;
-    hh_sampler *sampler;
-    int32_t next; /* drawn, and not yet read by the sequence */
+    hh_sampler *sampler; /* while it is made */
+    int32_t next;        /* drawn, and not yet read by the sequence */
     int64_t n_made, n_cached;
+    float *scores, *top; /* of an echoed prompt's tokens, as hh_sequence_score has them */
+    int32_t *top_ids;
     hh_stream_text text;
     hh_buf whole;        /* what was made so far, for an answer that is not streamed */
-    json_t *tokens;      /* log-probabilities so far, in the shape of the API asked for */
-    int64_t tokens_told; /* of them already streamed */
+    json_t *tokens;      /* tokens with log-probabilities that were not told yet */
     int64_t text_offset; /* of the next token in the text; completions tell it */
     const char *finish;  /* "stop", "length" */
 } hh_answer;
@@ -63,7 +65,9 @@ struct hh_job {
     time_t created;
     hh_answer *answer;
     int64_t n_answers;
-    double last_output; /* when something was last written: for keep-alive comments */
+    int64_t n_begun, n_held, n_done; /* answers that were given a slot, have one now, are finished */
+    int64_t n_told;                  /* tokens whose log-probabilities are held */
+    double last_output;              /* when something was last written: for keep-alive comments */
 
     /* shared by both threads, under the server's lock */
     hh_job_state state;

@@ -8,14 +8,6 @@
 
 enum { FIRST_ANCHOR = 256 }; /* snapshots stand at this position and its doubles */
 
-/* Where the log-probabilities of a prompt's tokens go while it is read. */
-struct hh_scoring {
-    float *log_probability; /* [n - 1] */
-    int64_t n_top;
-    int32_t *top_ids; /* [n - 1, n_top] */
-    float *top;
-};
-
 static int64_t align_down(int64_t n) {
     return n / HH_SNAPSHOT_ALIGN * HH_SNAPSHOT_ALIGN;
 }
@@ -56,6 +48,7 @@ static void begin(hh_session *s, const int32_t *ids, int64_t n, bool afresh) {
     memmove(s->ids, ids, (size_t)n * sizeof *ids);
     s->target = n;
     s->exact = s->reused = length;
+    s->scoring = (hh_scoring){.n_top = 0};
     atomic_store(&s->cancelled, false);
 }
 
@@ -108,8 +101,9 @@ hh_code hh_session_advance(hh_session *s, int64_t *left, hh_error *err) {
     hh_tensor final;
     HH_TRY(hh_session_read(s, end - start, true, end == s->target, &final, err));
     keep_snapshot(s);
-    if (s->scoring) score_chunk(s, final, start);
+    if (s->scoring.log_probability) score_chunk(s, final, start);
     *left = s->target - end;
+    if (!*left) s->scoring = (hh_scoring){.n_top = 0}; /* the caller's places may go */
     if (s->on_progress && !s->on_progress(s->progress_context, end, s->target) && *left)
         return stop(s, "cancelled", err);
     return HH_OK;
@@ -142,7 +136,7 @@ static void find_top(const hh_real *logits, int64_t vocab, double norm, int64_t 
 }
 
 static void score_row(const hh_session *s, int64_t place, const hh_real *logits) {
-    const hh_scoring *to = s->scoring;
+    const hh_scoring *to = &s->scoring;
     const int64_t vocab = s->g->m->config.vocab;
     const double norm = hh_log_sum_exp(logits, vocab);
     to->log_probability[place] = (float)((double)logits[s->ids[place + 1]] - norm);
@@ -169,17 +163,13 @@ static void score_chunk(hh_session *s, hh_tensor final, int64_t start) {
     hh_free(row);
 }
 
-hh_code hh_session_score(hh_session *s, const int32_t *ids, int64_t n, float *log_probability, int64_t n_top,
-                         int32_t *top_ids, float *top, hh_error *err) {
+hh_code hh_session_begin_score(hh_session *s, const int32_t *ids, int64_t n, float *log_probability, int64_t n_top,
+                               int32_t *top_ids, float *top, hh_error *err) {
     HH_TRY(check_prompt(s, ids, n, err));
     if (n_top < 0 || n_top > s->g->m->config.vocab)
         return hh_fail(err, HH_EINVAL, "the %lld most likely of a vocabulary of %lld make no sense", (long long)n_top,
                        (long long)s->g->m->config.vocab);
-    hh_scoring to = {log_probability, n_top, top_ids, top};
     begin(s, ids, n, true);
-    s->scoring = &to;
-    hh_code code = HH_OK;
-    for (int64_t left = n; left && code == HH_OK;) code = hh_session_advance(s, &left, err);
-    s->scoring = NULL;
-    return code;
+    s->scoring = (hh_scoring){log_probability, n_top, top_ids, top};
+    return HH_OK;
 }

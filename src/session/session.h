@@ -65,10 +65,12 @@ hh_code hh_session_begin(hh_session *s, const int32_t *ids, int64_t n, hh_error 
 hh_code hh_session_advance(hh_session *s, int64_t *left, hh_error *err);
 int64_t hh_session_reused(const hh_session *s); /* tokens of the last prompt that were not read again */
 
-/* Reads ids[0, n) afresh, and writes the log-probability of each but the first given those before it, [n - 1], and, with
- * n_top > 0, of each place the n_top most likely ids and their log-probabilities, [n - 1, n_top], likeliest first. */
-hh_code hh_session_score(hh_session *s, const int32_t *ids, int64_t n, float *log_probability, int64_t n_top,
-                         int32_t *top_ids, float *top, hh_error *err);
+/* As hh_session_begin, but nothing that is known is used, and hh_session_advance writes the log-probability of each token
+ * but the first given those before it, [n - 1], and, with n_top > 0, of each place the n_top most likely ids and their
+ * log-probabilities, [n - 1, n_top], likeliest first. The places are the caller's, until the prompt is read or another
+ * begins. */
+hh_code hh_session_begin_score(hh_session *s, const int32_t *ids, int64_t n, float *log_probability, int64_t n_top,
+                               int32_t *top_ids, float *top, hh_error *err);
 /* log of the softmax of logits [vocab] at id: logit - log sum exp, in double. */
 double hh_log_sum_exp(const hh_real *logits, int64_t vocab);
 

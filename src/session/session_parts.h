@@ -23,7 +23,13 @@ struct hh_group {
     hh_arena arena, host;
 };
 
-typedef struct hh_scoring hh_scoring; /* prompt.c */
+/* Where the log-probabilities of a prompt's tokens go while it is read; the caller's. */
+typedef struct hh_scoring {
+    float *log_probability; /* [n - 1]; NULL: nobody wants them */
+    int64_t n_top;
+    int32_t *top_ids; /* [n - 1, n_top] */
+    float *top;
+} hh_scoring;
 
 struct hh_session {
     hh_group *g;
@@ -35,7 +41,7 @@ struct hh_session {
     int64_t reused; /* of the last prompt */
     bool has_next;
     hh_real *next; /* [V] logits behind the last token */
-    hh_scoring *scoring;
+    hh_scoring scoring;
     atomic_bool cancelled;
     hh_progress_fn *on_progress;
     void *progress_context;
