@@ -57,15 +57,20 @@ def work(i):
 threads = [threading.Thread(target=work, args=(i,)) for i in range(clients)]
 for t in threads:
     t.start()
-time.sleep(seconds * 0.4)
-before = resident()
-time.sleep(seconds * 0.55)
-after = resident()
+sizes = []
+for _ in range(20):
+    time.sleep(seconds / 20)
+    sizes.append(resident())
+before, after = sizes[7], sizes[-1]  # the first minutes fill the cache of prompts
 for t in threads:
     t.join()
+gauges = http.client.HTTPConnection("127.0.0.1", port)
+gauges.request("GET", "/metrics")
+busy = [line for line in gauges.getresponse().read().decode().splitlines() if line.startswith(("hydrahead_slots_busy", "hydrahead_requests_under_way")) and not line.endswith(" 0")]
 server.terminate()
 status = server.wait(60)
 gaps.sort()
 print(f"{answered[0]} requests of {clients} clients in {seconds:.0f} s, {len(lost)} lost {lost[:3]}; resident {before >> 20} -> {after >> 20} MiB ({(after - before) / before:+.2%}); "
       f"between bytes: median {gaps[len(gaps) // 2] * 1e3:.0f} ms, 99 % {gaps[int(len(gaps) * 0.99)] * 1e3:.0f} ms, longest {gaps[-1] * 1e3:.0f} ms; exit {status}")
-sys.exit(1 if lost or status or after > before * 1.02 else 0)
+print("resident size in MiB, every twentieth of the time:", *[size >> 20 for size in sizes], *busy)
+sys.exit(1 if lost or status or busy or after > before * 1.02 else 0)

@@ -12,7 +12,11 @@
 #include <unistd.h>
 
 server start_server(const char *const *words) {
-    const char *argv[40] = {program_path(), "serve", "nano", "--port", "0", "-q"};
+    return start_server_of("nano", words);
+}
+
+server start_server_of(const char *model, const char *const *words) {
+    const char *argv[40] = {program_path(), "serve", model, "--port", "0", "-q"};
     int n = 6, out[2];
     server s = {0};
     for (; words && *words; words++) argv[n++] = *words;

@@ -14,6 +14,7 @@ typedef struct server {
 
 /* Starts `hydrahead serve nano` with more words behind it (NULL ends them) on a free port. Fails the test when it does not come up. */
 server start_server(const char *const *words);
+server start_server_of(const char *model, const char *const *words); /* another model */
 /* Asks it to end and waits; the exit status. */
 int stop_server(server s);
 
