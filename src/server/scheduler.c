@@ -205,12 +205,15 @@ static bool may_begin(const hh_answer *a) {
     return a == first || first->state >= HH_ANSWER_MAKING;
 }
 
-/* The answer whose turn it is: of the request that has the fewest slots, the oldest among such; NULL: nobody waits. */
+/* The answer whose turn it is: of the request that has the fewest slots, and among such the one that has waited longest
+ * since it was given one (the newest ones: since ever, the oldest first); NULL: nobody waits. */
 static hh_answer *next_waiting(const hh_scheduler *s) {
     hh_answer *best = NULL;
     for (hh_job *j = s->jobs; j; j = j->next) {
         if (j->n_begun == j->n_answers || !may_begin(&j->answer[j->n_begun])) continue;
-        if (!best || j->n_held < best->job->n_held) best = &j->answer[j->n_begun];
+        const bool poorer = !best || j->n_held < best->job->n_held,
+                   waited = best && j->n_held == best->job->n_held && j->given < best->job->given;
+        if (poorer || waited) best = &j->answer[j->n_begun];
     }
     return best;
 }
@@ -219,6 +222,7 @@ static hh_code begin(hh_scheduler *s, hh_answer *a, int64_t slot, hh_error *err)
     s->answer[slot] = a;
     a->job->n_begun++;
     a->job->n_held++;
+    a->job->given = ++s->given;
     atomic_fetch_add(&s->n_busy, 1);
     if (!s->slot[slot]) HH_TRY(hh_sequence_new(&s->slot[slot], s->engine, s->o->context, err));
     return hh_answer_begin(s, a, s->slot[slot], err);
@@ -295,12 +299,13 @@ static bool has_left(hh_scheduler *s, hh_job *j) {
 }
 
 static void look_after(hh_scheduler *s) {
-    double now = hh_now();
+    double now = hh_now(), quarter = s->o->request_seconds / 4,
+           comment_after = quarter < KEEP_ALIVE_SECONDS ? quarter : KEEP_ALIVE_SECONDS;
     for (hh_job *j = s->jobs, *next; j; j = next) {
         next = j->next;
         if (has_left(s, j)) {
             hh_job_finish(s, j, 200);
-        } else if (j->request.stream && now - j->last_output > KEEP_ALIVE_SECONDS) {
+        } else if (j->request.stream && now - j->last_output > comment_after) {
             pthread_mutex_lock(&s->lock);
             hh_buf_puts(&j->out, ": reading\n\n");
             hh_job_wake(j);

@@ -38,26 +38,6 @@ typedef struct stream {
     char *alone;
 } stream;
 
-/* The text of a stream's events joined, "" when it does not come to its end. */
-static char *streamed_text(reply *r) {
-    hh_buf text = {0};
-    char *rest = NULL;
-    bool done = false;
-    hh_buf_puts(&text, "");
-    for (char *line = strtok_r(r->body.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        if (strncmp(line, "data: ", 6)) continue;
-        done = !strcmp(line, "data: [DONE]");
-        json_t *e = json_loads(line + 6, 0, NULL);
-        const char *piece =
-            json_string_value(json_object_get(json_array_get(json_object_get(e, "choices"), 0), "text"));
-        if (piece) hh_buf_puts(&text, piece);
-        json_decref(e);
-    }
-    char *whole = hh_strdup(done ? text.data : "");
-    hh_buf_release(&text);
-    return whole;
-}
-
 static char *ask_well(int index) {
     char *body =
         hh_sprintf("{\"prompt\": \"Chapter %d. They had been walking for a long time when\", \"stream\": true, "
@@ -100,20 +80,10 @@ static void *attack(void *unused) {
 
 /* -- what the server is like -- */
 
-static double metric(const char *name) {
-    reply r = ask(s, "/metrics", NULL, NULL);
-    char *line = hh_sprintf("\nhydrahead_%s ", name);
-    const char *at = r.status == 200 ? strstr(r.body.data, line) : NULL;
-    double value = at ? strtod(at + strlen(line), NULL) : -1;
-    hh_free(line);
-    release_reply(&r);
-    return value;
-}
-
 /* Waits until nothing is under way any more. */
 static bool comes_to_rest(void) {
     for (double end = hh_now() + 60; hh_now() < end; usleep(50000))
-        if (metric("requests_under_way") == 0 && metric("slots_busy") == 0) return true;
+        if (metric(s, "requests_under_way") == 0 && metric(s, "slots_busy") == 0) return true;
     return false;
 }
 
@@ -190,7 +160,7 @@ static void it_ends_when_asked(void **state) {
     const int idle = connect_to(s), half = connect_to(s);
     send_all(half, "POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", 55);
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, ask_long, NULL);
-    while (metric("requests_under_way") < 4) usleep(1000);
+    while (metric(s, "requests_under_way") < 4) usleep(1000);
     assert_int_equal(stop_server(s), 0);
     for (int i = 0; i < 4; i++) {
         void *text;

@@ -121,3 +121,32 @@ const char *choice_text(const reply *r, size_t i) {
     const char *text = json_string_value(json_object_get(m ? m : c, m ? "content" : "text"));
     return text ? text : "";
 }
+
+char *streamed_text(reply *r) {
+    hh_buf text = {0};
+    char *rest = NULL;
+    bool done = false;
+    hh_buf_puts(&text, "");
+    for (char *line = strtok_r(r->body.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (strncmp(line, "data: ", 6)) continue;
+        done = !strcmp(line, "data: [DONE]");
+        json_t *e = json_loads(line + 6, 0, NULL);
+        const json_t *c = json_array_get(json_object_get(e, "choices"), 0), *delta = json_object_get(c, "delta");
+        const char *piece = json_string_value(json_object_get(delta ? delta : c, delta ? "content" : "text"));
+        if (piece) hh_buf_puts(&text, piece);
+        json_decref(e);
+    }
+    char *whole = hh_strdup(done ? text.data : "");
+    hh_buf_release(&text);
+    return whole;
+}
+
+double metric(server s, const char *name) {
+    reply r = ask(s, "/metrics", NULL, NULL);
+    char *line = hh_sprintf("\nhydrahead_%s ", name);
+    const char *at = r.status == 200 ? strstr(r.body.data, line) : NULL;
+    double value = at ? strtod(at + strlen(line), NULL) : -1;
+    hh_free(line);
+    release_reply(&r);
+    return value;
+}

@@ -33,6 +33,12 @@ typedef struct reply {
 reply ask(server s, const char *path, const char *headers, const char *body);
 void release_reply(reply *r);
 
+/* The text of a stream's events joined, of completions or chats; "" when it does not come to its end. The caller frees. */
+char *streamed_text(reply *r);
+
+/* A value of /metrics, its name without "hydrahead_"; -1: there is none. */
+double metric(server s, const char *name);
+
 /* The text under choices[i]. */
 const char *choice_text(const reply *r, size_t i);
 
