@@ -42,6 +42,13 @@ write('safetensors', {
     'rank5': one('F32', '[1,1,1,1,1]', '[0,4]', 4), 'trailing': one('F32', '[1]', '[0,4]', 5),
     'hole': two(('a', 'F32', '[1]', '[0,4]'), ('b', 'F32', '[1]', '[8,12]'), 12),
     'overlap': two(('a', 'F32', '[2]', '[0,8]'), ('b', 'F32', '[1]', '[4,8]'), 8),
+    'blocks': image('{"__metadata__":{"blocks.w":"q8_0","blocks.v":"q4_0"},' + entry('w', 'U8', '[2,34]', '[0,68]') + ','
+                    + entry('v', 'U8', '[1,36]', '[68,104]') + '}', 104),
+    'blocks_row': image('{"__metadata__":{"blocks.w":"q8_0"},' + entry('w', 'U8', '[2,33]', '[0,66]') + '}', 66),
+    'blocks_type': image('{"__metadata__":{"blocks.w":"q9_0"},' + entry('w', 'U8', '[2,34]', '[0,68]') + '}', 68),
+    'blocks_f32': image('{"__metadata__":{"blocks.w":"q8_0"},' + entry('w', 'F32', '[1,34]', '[0,136]') + '}', 136),
+    'blocks_huge': image('{"__metadata__":{"blocks.w":"q4_0"},' + entry('w', 'U8', '[0,9223372036854775800]', '[0,0]') + '}', 0),
+    'blocks_absent': image('{"__metadata__":{"blocks.w":"q8_0"}}', 0),
     'duplicate': two(('a', 'F32', '[1]', '[0,4]'), ('a', 'F32', '[1]', '[4,8]'), 8), 'empty': b'', 'short': b'\2\0\0',
 })
 

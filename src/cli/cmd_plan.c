@@ -131,12 +131,13 @@ typedef struct teacher {
     size_t arena, mapped;
 } teacher;
 
-static void plan_training(table *t, const hh_config *c, const hh_backend *be, double weights, const teacher *from) {
+static void plan_training(table *t, const hh_config *c, const hh_backend *be, const teacher *from) {
     const hh_trainer_options o = training_options(chosen_stage());
     const hh_trainer_sizes s = hh_trainer_measure(&o, be, from->config, c);
     add(t, "gradients", "gradients", (double)s.gradients);
     add(t, "moments", "moments of AdamW", (double)s.moments);
-    if (be->host_memory) add(t, "saving", "a copy of the weights, for saving", weights);
+    const double largest = (double)(c->vocab > c->ffn ? c->vocab : c->ffn) * (double)c->width * sizeof(float);
+    if (be->host_memory) add(t, "saving", "the largest weight, for saving", largest);
     add(t, "activations", "activations of all layers", (double)s.activations);
     if (!from->config) return;
     add(t, "teacher_weights", "teacher's weights in memory of their own", (double)from->arena);
@@ -236,7 +237,7 @@ static void fill(table *t, const hh_config *c, hh_backend *be, const char *path,
     add(t, "weights", "weights in memory of their own", (double)arena);
     add(t, "mapped", "weights used from the file", (double)mapped);
     if (train)
-        plan_training(t, c, be, (double)arena, from);
+        plan_training(t, c, be, from);
     else
         plan_inference(t, c, be, type);
     plan_rest(t, c, be);

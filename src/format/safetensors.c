@@ -1,5 +1,8 @@
 /* safetensors, read and written: 8 bytes of little-endian header length, a JSON header, raw data.
  *
+ * The format has no blocks of quantised numbers. A matrix of them is bytes here, U8 [rows, bytes of a row], and an entry
+ * "blocks.NAME" of __metadata__ says of which type.
+ *
  * Reading trusts nothing: the header is checked entry by entry, then all entries, sorted by offset, must tile the data
  * section without holes, overlaps or trailing bytes. A file that is shorter than its header says is damaged, not zeros.
  */
@@ -15,6 +18,8 @@
 
 #define MAX_HEADER ((uint64_t)100 * 1000 * 1000)
 #define METADATA   "__metadata__"
+#define BLOCKS     "blocks."
+#define BYTES      "U8"
 
 static const struct {
     const char *name;
@@ -44,10 +49,21 @@ static hh_code name_tensor(const char *path, const char *name, hh_error *err) {
     return hh_fail_in(err, "%s: tensor %s", path, hh_quoted(&q, name, strlen(name)));
 }
 
-static hh_code read_dtype(const json_t *v, hh_dtype *out, hh_error *err) {
+/* `blocks`: what the metadata says of the tensor, or NULL. */
+static hh_code read_dtype(const json_t *v, const char *blocks, hh_dtype *out, hh_error *err) {
     hh_quote q;
     const char *name = json_string_value(v);
     if (!name) return hh_fail(err, HH_EFORMAT, "'dtype' is missing or not a string");
+    if (blocks && strcmp(name, BYTES))
+        return hh_fail(err, HH_EFORMAT, "dtype %s, but " METADATA " says that it holds blocks, which are " BYTES,
+                       hh_quoted(&q, name, strlen(name)));
+    for (int t = 0; blocks && t < HH_DTYPE_COUNT; t++) {
+        if (!hh_dtype_is_quantised((hh_dtype)t) || strcmp(hh_dtype_name((hh_dtype)t), blocks)) continue;
+        *out = (hh_dtype)t;
+        return HH_OK;
+    }
+    if (blocks)
+        return hh_fail(err, HH_EUNSUPPORTED, "blocks of type %s are not read", hh_quoted(&q, blocks, strlen(blocks)));
     for (size_t i = 0; i < sizeof stored_types / sizeof stored_types[0]; i++) {
         if (strcmp(stored_types[i].name, name) == 0) {
             *out = stored_types[i].dtype;
@@ -73,6 +89,19 @@ static hh_code read_sizes(const json_t *array, const char *what, size_t n, uint6
     return HH_OK;
 }
 
+/* A row of bytes as the row of numbers that its blocks hold. */
+static hh_code read_block_rows(hh_tensor *t, hh_error *err) {
+    const int64_t bytes = t->dim[1], block = (int64_t)hh_dtype_block_bytes(t->dtype);
+    if (t->rank != 2) return hh_fail(err, HH_EFORMAT, "%d dimensions; blocks are rows of a matrix", t->rank);
+    if (bytes % block)
+        return hh_fail(err, HH_EFORMAT, "rows of %lld bytes are no whole blocks of %s, of %lld bytes each",
+                       (long long)bytes, hh_dtype_name(t->dtype), (long long)block);
+    if (bytes > INT64_MAX / hh_dtype_block(t->dtype))
+        return hh_fail(err, HH_EFORMAT, "the product of its shape overflows 64 bits");
+    t->dim[1] = t->stride = bytes / block * hh_dtype_block(t->dtype);
+    return HH_OK;
+}
+
 /* Shape and bytes of an entry whose dtype is set. */
 static hh_code read_shape(const json_t *shape, hh_tensor *t, size_t *bytes, hh_error *err) {
     uint64_t dim[HH_MAX_RANK] = {0};
@@ -89,18 +118,20 @@ static hh_code read_shape(const json_t *shape, hh_tensor *t, size_t *bytes, hh_e
         over = over || hh_mul_overflows(count, dim[i] ? (size_t)dim[i] : 1, &count);
         t->dim[i] = (int64_t)dim[i];
     }
-    over = over || count > INT64_MAX || hh_mul_overflows(count, hh_dtype_block_bytes(t->dtype), bytes);
+    const size_t unit = hh_dtype_is_quantised(t->dtype) ? 1 : hh_dtype_block_bytes(t->dtype);
+    over = over || count > INT64_MAX || hh_mul_overflows(count, unit, bytes);
     if (over) return hh_fail(err, HH_EFORMAT, "the product of its shape overflows 64 bits");
     if (empty) *bytes = 0;
     t->stride = hh_tensor_row_count(*t);
-    return HH_OK;
+    return hh_dtype_is_quantised(t->dtype) ? read_block_rows(t, err) : HH_OK;
 }
 
-static hh_code read_entry(const json_t *v, const unsigned char *data, uint64_t data_size, entry *e, hh_error *err) {
+static hh_code read_entry(const json_t *v, const char *blocks, const unsigned char *data, uint64_t data_size, entry *e,
+                          hh_error *err) {
     uint64_t offsets[2];
     size_t bytes;
     if (!json_is_object(v)) return hh_fail(err, HH_EFORMAT, "its header entry is not an object");
-    HH_TRY(read_dtype(json_object_get(v, "dtype"), &e->t.dtype, err));
+    HH_TRY(read_dtype(json_object_get(v, "dtype"), blocks, &e->t.dtype, err));
     HH_TRY(read_shape(json_object_get(v, "shape"), &e->t, &bytes, err));
     const json_t *at = json_object_get(v, "data_offsets");
     if (!json_is_array(at) || json_array_size(at) != 2)
@@ -124,7 +155,15 @@ static hh_code read_entry(const json_t *v, const unsigned char *data, uint64_t d
     return HH_OK;
 }
 
-static hh_code check_metadata(const char *path, const json_t *v, hh_error *err) {
+/* What the metadata says of a tensor's blocks; NULL: nothing. */
+static const char *blocks_of(const json_t *header, const char *name) {
+    char *key = hh_sprintf(BLOCKS "%s", name);
+    const char *type = json_string_value(json_object_get(json_object_get(header, METADATA), key));
+    hh_free(key);
+    return type;
+}
+
+static hh_code check_metadata(const char *path, const json_t *header, const json_t *v, hh_error *err) {
     const char *key;
     json_t *value;
     if (!json_is_object(v)) return hh_fail(err, HH_EFORMAT, "%s: " METADATA " is not an object", path);
@@ -132,6 +171,9 @@ static hh_code check_metadata(const char *path, const json_t *v, hh_error *err) 
         hh_quote q;
         if (!json_is_string(value))
             return hh_fail(err, HH_EFORMAT, "%s: " METADATA " entry %s is not a string", path,
+                           hh_quoted(&q, key, strlen(key)));
+        if (!strncmp(key, BLOCKS, strlen(BLOCKS)) && !json_object_get(header, key + strlen(BLOCKS)))
+            return hh_fail(err, HH_EFORMAT, "%s: " METADATA " entry %s speaks of a tensor that is not there", path,
                            hh_quoted(&q, key, strlen(key)));
     }
     return HH_OK;
@@ -162,11 +204,12 @@ static hh_code read_header(const char *path, json_t *header, const unsigned char
     json_t *v;
     json_object_foreach(header, name, v) {
         if (strcmp(name, METADATA) == 0) {
-            HH_TRY(check_metadata(path, v, err));
+            HH_TRY(check_metadata(path, header, v, err));
             continue;
         }
         entries[*n].name = name;
-        if (read_entry(v, data, data_size, &entries[*n], err) != HH_OK) return name_tensor(path, name, err);
+        if (read_entry(v, blocks_of(header, name), data, data_size, &entries[*n], err) != HH_OK)
+            return name_tensor(path, name, err);
         ++*n;
     }
     qsort(entries, *n, sizeof *entries, compare_entries);
@@ -208,14 +251,23 @@ hh_code hh_safetensors_parse(const char *path, const void *bytes, size_t size, h
 
 /* The type a tensor is written in; F64 becomes F32. */
 static hh_dtype written_type(hh_dtype t) {
-    HH_ASSERT(!hh_dtype_is_quantised(t));
     return t == HH_DTYPE_F64 ? HH_DTYPE_F32 : t;
 }
 
 static const char *written_name(hh_dtype t) {
+    if (hh_dtype_is_quantised(t)) return BYTES;
     for (size_t i = 0; i < sizeof stored_types / sizeof stored_types[0]; i++)
         if (stored_types[i].dtype == written_type(t)) return stored_types[i].name;
     hh_assert_failed(__FILE__, __LINE__, "a dtype without a name in the format");
+}
+
+/* A matrix of blocks into the metadata, its shape into that of its bytes. */
+static void note_blocks(json_t *header, const char *name, hh_tensor *t) {
+    HH_ASSERT(t->rank == 2);
+    char *key = hh_sprintf(BLOCKS "%s", name);
+    json_object_set_new(json_object_get(header, METADATA), key, json_string(hh_dtype_name(t->dtype)));
+    hh_free(key);
+    t->dim[1] = (int64_t)hh_dtype_bytes(t->dtype, t->dim[1]);
 }
 
 /* The header as text, padded so that data begins at a multiple of 8; *total is the size of the data. */
@@ -227,9 +279,11 @@ static hh_code make_header(const char *path, const hh_named_tensor *tensors, int
     for (int64_t i = 0; i < n && code == HH_OK; i++) {
         hh_tensor t = tensors[i].t;
         HH_ASSERT(hh_tensor_is_dense(t));
+        if (hh_dtype_is_quantised(t.dtype)) note_blocks(header, tensors[i].name, &t);
         json_t *shape = json_array();
         for (int d = 0; d < t.rank; d++) json_array_append_new(shape, json_integer(t.dim[d]));
-        json_int_t end = at + (json_int_t)hh_dtype_bytes(written_type(t.dtype), hh_tensor_count(t));
+        json_int_t end =
+            at + (json_int_t)hh_dtype_bytes(written_type(tensors[i].t.dtype), hh_tensor_count(tensors[i].t));
         json_t *v =
             json_pack("{s:s, s:o, s:[I, I]}", "dtype", written_name(t.dtype), "shape", shape, "data_offsets", at, end);
         at = end;
@@ -267,7 +321,7 @@ static hh_code write_data(hh_file_writer *w, hh_tensor t, hh_error *err) {
 }
 
 static hh_code write_all(hh_file_writer *w, const hh_buf *header, const hh_named_tensor *tensors, int64_t n,
-                         double total, hh_error *err) {
+                         double total, hh_safetensors_give *give, void *context, hh_error *err) {
     unsigned char length[8];
     hh_progress progress;
     double done = 0;
@@ -277,7 +331,11 @@ static hh_code write_all(hh_file_writer *w, const hh_buf *header, const hh_named
     hh_progress_begin(&progress, "write", "bytes", total);
     hh_code code = HH_OK;
     for (int64_t i = 0; i < n && code == HH_OK; i++) {
-        code = write_data(w, tensors[i].t, err);
+        hh_tensor t = tensors[i].t;
+        const void *data = t.data;
+        if (give) code = give(context, i, &data, err);
+        t.data = (void *)(uintptr_t)data; /* only read */
+        if (code == HH_OK) code = write_data(w, t, err);
         done += (double)hh_tensor_bytes(tensors[i].t);
         hh_progress_update(&progress, done, NULL);
     }
@@ -285,14 +343,15 @@ static hh_code write_all(hh_file_writer *w, const hh_buf *header, const hh_named
     return code;
 }
 
-hh_code hh_safetensors_write(const char *path, const hh_named_tensor *tensors, int64_t n, hh_error *err) {
+hh_code hh_safetensors_write_each(const char *path, const hh_named_tensor *tensors, int64_t n,
+                                  hh_safetensors_give *give, void *context, hh_error *err) {
     hh_buf header = {0};
     hh_file_writer *w = NULL;
     double total = 0;
     hh_code code = make_header(path, tensors, n, &header, &total, err);
     if (code == HH_OK) code = hh_file_writer_open(&w, path, err);
     if (code == HH_OK) {
-        code = write_all(w, &header, tensors, n, total, err);
+        code = write_all(w, &header, tensors, n, total, give, context, err);
         if (code == HH_OK) {
             code = hh_file_writer_commit(w, err);
         } else {
@@ -301,4 +360,8 @@ hh_code hh_safetensors_write(const char *path, const hh_named_tensor *tensors, i
     }
     hh_buf_release(&header);
     return code;
+}
+
+hh_code hh_safetensors_write(const char *path, const hh_named_tensor *tensors, int64_t n, hh_error *err) {
+    return hh_safetensors_write_each(path, tensors, n, NULL, NULL, err);
 }

@@ -29,6 +29,7 @@ typedef struct hh_config {
     double norm_eps;
     bool tied, qk_norm, attention_bias /* q,k,v */, o_bias, mlp_bias;
     hh_dtype stored; /* what the checkpoint says its weights are (F32, F16, BF16) */
+    hh_dtype blocks; /* of a directory whose matrices are blocks: Q8_0, Q4_0; else F32 */
     hh_rope_config rope;
     int32_t end_ids[8], n_end_ids; /* eos ids of config.json and generation_config.json */
     int32_t bos_id;                /* -1: none */

@@ -69,6 +69,20 @@ static hh_code read_stored(hh_config *c, hh_json_object top, hh_error *err) {
     return HH_OK;
 }
 
+/* What hydrahead quantize wrote; another way to quantise is refused. */
+static hh_code read_blocks(hh_config *c, hh_json_object top, hh_error *err) {
+    static const hh_dtype types[] = {HH_DTYPE_Q8_0, HH_DTYPE_Q4_0};
+    const json_t *v = hh_json_get(top, "quantization_config");
+    const char *method = json_string_value(json_object_get(v, "quant_method")),
+               *type = json_string_value(json_object_get(v, "type"));
+    if (!v || json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0)) return HH_OK;
+    for (int i = 0; i < COUNT(types) && method && type && !strcmp(method, HH_QUANT_METHOD); i++)
+        if (!strcmp(type, hh_dtype_name(types[i]))) c->blocks = types[i];
+    if (hh_dtype_is_quantised(c->blocks)) return HH_OK;
+    return unsupported(top, "quantization_config",
+                       "null, or what hydrahead quantize wrote: load the weights unquantised, or as GGUF", err);
+}
+
 static hh_code read_switches(hh_config *c, hh_json_object top, hh_error *err) {
     bool attention_bias = false;
     HH_TRY(hh_json_bool(top, "tie_word_embeddings", &c->tied, err));
@@ -101,7 +115,6 @@ static hh_code refuse_other_models(hh_json_object top, hh_error *err) {
         {"use_bidirectional_attention", 0, "false: attention is causal"},
         {"num_experts", 0, "null: mixtures of experts are not computed"},
         {"num_local_experts", 0, "null: mixtures of experts are not computed"},
-        {"quantization_config", 0, "null: load the weights unquantised, or as GGUF"},
     };
     for (int i = 0; i < COUNT(fields); i++) {
         const json_t *v = hh_json_get(top, fields[i].field);
@@ -273,6 +286,7 @@ static hh_code read_all(hh_config *c, hh_json_object top, hh_error *err) {
     HH_TRY(refuse_other_models(top, err));
     HH_TRY(read_dimensions(c, top, err));
     HH_TRY(read_stored(c, top, err));
+    HH_TRY(read_blocks(c, top, err));
     HH_TRY(read_switches(c, top, err));
     HH_TRY(check_layer_types(c, top, err));
     HH_TRY(read_ids(c, top, err));

@@ -14,6 +14,9 @@
 #define HH_MAX_VOCAB        ((int64_t)1 << 24)
 #define HH_MAX_POSITION     ((int64_t)1 << 31)
 
+/* quantization_config.quant_method of what hydrahead quantize writes. */
+#define HH_QUANT_METHOD "hydrahead"
+
 /* A configuration with nothing in it but defaults. */
 void hh_config_init(hh_config *c);
 /* Adds an end id unless it is there already; HH_EUNSUPPORTED when there are too many. */

@@ -94,6 +94,10 @@ json_t *hh_config_to_json(const hh_config *c) {
         json_string(c->stored == HH_DTYPE_BF16  ? "bfloat16"
                     : c->stored == HH_DTYPE_F16 ? "float16"
                                                 : "float32"));
+    if (hh_dtype_is_quantised(
+            c->blocks)) /* who does not know these blocks is to say so, not to read bytes as weights */
+        set(o, "quantization_config",
+            json_pack("{s:s, s:s}", "quant_method", HH_QUANT_METHOD, "type", hh_dtype_name(c->blocks)));
     if (c->hybrid) set(o, "hydrahead", hybrid_to_json(c));
     return o;
 }

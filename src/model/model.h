@@ -39,9 +39,15 @@ hh_code hh_model_create(hh_model **out, hh_backend *be, const hh_config *c, hh_e
  * length. HH_EINVAL for other words, or when the checkpoint already has a scaling. */
 hh_code hh_model_stretch(hh_model *m, const char *scaling, hh_error *err);
 void hh_model_close(hh_model *m);
-/* Writes a checkpoint directory: config.json, model.safetensors (matrices as `dtype`, F32 or BF16; the rest float32), heads in
- * original order, each file aside and renamed; copies tokenizer files from `tokenizer_from` (a checkpoint path, NULL: none). */
+/* Writes a checkpoint directory: model.safetensors (matrices as `dtype`, F32, BF16, Q8_0 or Q4_0; the rest float32), heads in
+ * original order, tokenizer files from `tokenizer_from` (a checkpoint path, NULL: none), config.json last; each file aside
+ * and renamed. As blocks (Q8_0, Q4_0) hh_saved_type says which matrix becomes what, and HH_ECANCELLED that it was interrupted:
+ * no weights have been written then. */
 hh_code hh_model_save(const hh_model *m, const char *dir, hh_dtype dtype, const char *tokenizer_from, hh_error *err);
+
+/* The type that a parameter is saved in: float32 where it is no matrix; as blocks the head (the embedding when tied) always
+ * Q8_0, and a matrix whose rows are no whole blocks F16 or BF16 when it is, else F32. */
+hh_dtype hh_saved_type(const hh_model *m, const hh_param *p, hh_dtype dtype);
 
 /* Gradients or moments: the same structure over a flat block of the same layout. */
 typedef struct hh_gradients {

@@ -3,6 +3,8 @@
 #include "model/load.h"
 
 #include "base/filemap.h"
+#include "base/parallel.h"
+#include "base/progress.h"
 #include "format/gguf.h"
 #include "format/safetensors.h"
 #include "tensor/mirror.h"
@@ -10,64 +12,132 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One row from memory as hh_real in `row`; W_O's heads back at their places. */
-static void write_row(hh_real *row, hh_real *work, const hh_param *p, const void *src, int64_t k, const int32_t *order,
-                      int64_t head_dim) {
-    hh_dequantise(p->slot->dtype, src, k, order ? work : row);
-    for (int64_t i = 0; order && i < k / head_dim; i++)
-        memcpy(row + order[i] * head_dim, work + i * head_dim, (size_t)head_dim * sizeof *row);
+/* What a parameter is written from and to. Threads take rows of the file apart, a few at a time. */
+typedef struct conversion {
+    const hh_param *p;
+    const char *data;           /* in memory */
+    const int32_t *rows, *cols; /* where heads stand in the file, or NULL */
+    int64_t n, k, head_dim;     /* rows of k numbers */
+    hh_dtype type;
+    char *dst;
+    hh_real *work; /* [threads, 2 k] */
+} conversion;
+
+enum { ROWS_AT_ONCE = 16 };
+
+static void convert_rows(void *context, int64_t item, int thread) {
+    const conversion *c = context;
+    const hh_dtype from = c->p->slot->dtype;
+    const int64_t lo = item * ROWS_AT_ONCE, hi = lo + ROWS_AT_ONCE < c->n ? lo + ROWS_AT_ONCE : c->n;
+    hh_real *row = c->work + 2 * c->k * thread, *moved = row + c->k;
+    for (int64_t i = lo; i < hi; i++) {
+        char *dst = c->dst + (size_t)(c->rows ? c->rows[i] : i) * hh_dtype_bytes(c->type, c->k);
+        hh_dequantise(from, c->data + (size_t)i * hh_dtype_bytes(from, c->k), c->k, row);
+        for (int64_t h = 0; c->cols && h < c->k / c->head_dim; h++)
+            memcpy(moved + c->cols[h] * c->head_dim, row + h * c->head_dim, (size_t)c->head_dim * sizeof *row);
+        hh_quantise(c->type, c->cols ? moved : row, c->k, dst);
+    }
 }
 
-/* The parameter, whose bytes are `data`, as the file has it, into dst. */
-static void convert(const hh_model *m, const hh_param *p, const char *data, hh_dtype dtype, char *dst, hh_real *work) {
-    const int64_t rows = p->rank == 1 && !p->permuted_rows ? 1 : p->dim[0];
-    const int64_t k = hh_tensor_count(*p->slot) / rows;
+static int64_t rows_of(const hh_param *p) {
+    return p->rank == 1 && !p->permuted_rows ? 1 : p->dim[0];
+}
+
+typedef struct saving {
+    const hh_model *m;
+    hh_named_tensor *named;
+    const hh_param **param; /* [n_params] in the file's order */
+    hh_mirror mirror;
+    void *buffer; /* of the largest tensor */
+    hh_real *work;
+    bool stops; /* when interrupted */
+} saving;
+
+/* The numbers of tensor i as the file has them: where they are, or converted into the buffer. */
+static hh_code give_tensor(void *context, int64_t i, const void **data, hh_error *err) {
+    saving *s = context;
+    const hh_model *m = s->m;
+    const hh_param *p = s->param[i];
     const int32_t *order = hh_param_order(m, p);
-    const size_t from = hh_dtype_bytes(p->slot->dtype, k), to = hh_dtype_bytes(dtype, k);
-    for (int64_t i = 0; i < rows; i++) {
-        write_row(work, work + k, p, data + (size_t)i * from, k, p->permuted_columns ? order : NULL,
-                  m->config.head_dim);
-        int64_t row = p->permuted_rows && order ? order[i] : i;
-        hh_quantise(dtype, work, k, dst + (size_t)row * to);
+    if (s->stops && hh_interrupted())
+        return hh_fail(err, HH_ECANCELLED, "interrupted at tensor %lld of %lld; nothing has been written", (long long)i,
+                       (long long)m->n_params);
+    *data = hh_mirror_read(&s->mirror, *p->slot);
+    HH_TRY(m->be->sync(m->be, err)); /* what was read came from a backend that works */
+    if (p->slot->dtype == s->named[i].t.dtype && !order) return HH_OK;
+    conversion c = {.p = p,
+                    .data = *data,
+                    .rows = p->permuted_rows ? order : NULL,
+                    .cols = p->permuted_columns ? order : NULL,
+                    .n = rows_of(p),
+                    .k = hh_tensor_count(*p->slot) / rows_of(p),
+                    .head_dim = m->config.head_dim,
+                    .type = s->named[i].t.dtype,
+                    .dst = s->buffer,
+                    .work = s->work};
+    hh_parallel_for(m->be->n_threads, (c.n + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, convert_rows, &c);
+    *data = s->buffer;
+    return HH_OK;
+}
+
+hh_dtype hh_saved_type(const hh_model *m, const hh_param *p, hh_dtype dtype) {
+    const bool head = p->slot == (m->config.tied ? &m->w.embedding : &m->w.lm_head);
+    if (!p->matrix) return HH_DTYPE_F32;
+    if (!hh_dtype_is_quantised(dtype)) return dtype;
+    if (p->dim[1] % hh_dtype_block(dtype)) {
+        const hh_dtype own = p->slot->dtype;
+        return own == HH_DTYPE_F16 || own == HH_DTYPE_BF16 ? own : HH_DTYPE_F32;
     }
+    return head ? HH_DTYPE_Q8_0 : dtype;
+}
+
+/* Names and types of all tensors; blocks behind numbers, which so are aligned. Bytes of the largest, in the file and as a
+ * row of hh_real. */
+static void list_tensors(saving *s, hh_dtype dtype, size_t *largest, size_t *longest) {
+    const hh_model *m = s->m;
+    int64_t n = 0;
+    *largest = *longest = 1;
+    for (int blocks = 0; blocks < 2; blocks++)
+        for (int64_t i = 0; i < m->n_params; i++) {
+            const hh_param *p = &m->param[i];
+            const hh_dtype t = hh_saved_type(m, p, dtype);
+            if (hh_dtype_is_quantised(t) != blocks) continue;
+            const size_t row = (size_t)(hh_tensor_count(*p->slot) / rows_of(p)) * sizeof(hh_real);
+            s->param[n] = p;
+            s->named[n].name = p->name;
+            s->named[n].t =
+                p->rank == 1 ? hh_tensor_1d(NULL, t, p->dim[0]) : hh_tensor_2d(NULL, t, p->dim[0], p->dim[1]);
+            if (hh_tensor_bytes(s->named[n].t) > *largest) *largest = hh_tensor_bytes(s->named[n].t);
+            if (row > *longest) *longest = row;
+            n++;
+        }
 }
 
 static hh_code save_weights(const hh_model *m, const char *dir, hh_dtype dtype, hh_error *err) {
-    size_t bytes = 0, longest = 1;
-    for (int64_t i = 0; i < m->n_params; i++) {
-        const hh_param *p = &m->param[i];
-        size_t n = (size_t)hh_tensor_count(*p->slot), row = p->rank == 1 ? n : (size_t)p->dim[1];
-        bytes += hh_dtype_bytes(p->matrix ? dtype : HH_DTYPE_F32, (int64_t)n);
-        if (row > longest) longest = row;
-    }
-    hh_named_tensor *named = hh_alloc((size_t)m->n_params * sizeof *named);
-    hh_real *work = hh_alloc(2 * longest * sizeof *work);
-    hh_mirror mirror = hh_mirror_of(m->be);
-    void *data = NULL;
-    hh_code code = hh_alloc_checked(&data, bytes, 1, "a copy of the weights for saving", err);
-    char *at = data;
-    for (int64_t i = 0; i < m->n_params && code == HH_OK; i++) {
-        const hh_param *p = &m->param[i];
-        hh_dtype t = p->matrix ? dtype : HH_DTYPE_F32;
-        named[i].name = p->name;
-        named[i].t = p->rank == 1 ? hh_tensor_1d(at, t, p->dim[0]) : hh_tensor_2d(at, t, p->dim[0], p->dim[1]);
-        convert(m, p, hh_mirror_read(&mirror, *p->slot), t, at, work);
-        at += hh_tensor_bytes(named[i].t);
-    }
-    if (code == HH_OK) code = m->be->sync(m->be, err); /* what was read came from a backend that works */
+    size_t largest, longest;
+    saving s = {.m = m, .mirror = hh_mirror_of(m->be), .stops = hh_dtype_is_quantised(dtype)};
+    s.named = hh_alloc((size_t)m->n_params * sizeof *s.named);
+    s.param = hh_alloc((size_t)m->n_params * sizeof *s.param);
+    list_tensors(&s, dtype, &largest, &longest);
+    hh_code code = hh_alloc_checked(&s.buffer, largest, 1, "a tensor that is being saved", err);
     char *path = hh_path_join(dir, "model.safetensors");
-    if (code == HH_OK) code = hh_safetensors_write(path, named, m->n_params, err);
+    if (code == HH_OK) {
+        s.work = hh_alloc(2 * longest * (size_t)m->be->n_threads);
+        code = hh_safetensors_write_each(path, s.named, m->n_params, give_tensor, &s, err);
+    }
     hh_free(path);
-    hh_mirror_release(&mirror);
-    hh_free(data);
-    hh_free(work);
-    hh_free(named);
+    hh_mirror_release(&s.mirror);
+    hh_free(s.buffer);
+    hh_free(s.work);
+    hh_free(s.param);
+    hh_free(s.named);
     return code;
 }
 
 static hh_code save_config(const hh_model *m, const char *dir, hh_dtype dtype, hh_error *err) {
     hh_config c = m->config;
-    c.stored = dtype;
+    c.blocks = hh_dtype_is_quantised(dtype) ? dtype : HH_DTYPE_F32;
+    c.stored = hh_dtype_is_quantised(dtype) ? HH_DTYPE_F32 : dtype;
     json_t *json = hh_config_to_json(&c);
     char *text = json_dumps(json, JSON_INDENT(1));
     HH_ASSERT(text);
@@ -122,9 +192,9 @@ static hh_code save_tokenizer(const char *from, const char *dir, hh_error *err) 
 }
 
 hh_code hh_model_save(const hh_model *m, const char *dir, hh_dtype dtype, const char *tokenizer_from, hh_error *err) {
-    HH_ASSERT(dtype == HH_DTYPE_F32 || dtype == HH_DTYPE_BF16);
+    HH_ASSERT(dtype == HH_DTYPE_F32 || dtype == HH_DTYPE_BF16 || dtype == HH_DTYPE_Q8_0 || dtype == HH_DTYPE_Q4_0);
     HH_TRY(hh_make_directory(dir, err));
     HH_TRY(save_weights(m, dir, dtype, err));
-    HH_TRY(save_config(m, dir, dtype, err));
-    return tokenizer_from ? save_tokenizer(tokenizer_from, dir, err) : HH_OK;
+    if (tokenizer_from) HH_TRY(save_tokenizer(tokenizer_from, dir, err));
+    return save_config(m, dir, dtype, err); /* last: where it is, the others are */
 }

@@ -95,6 +95,33 @@ static void shapes_are_checked(void **state) {
     assert_refused(parse("{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4), HH_EFORMAT, "'w'", "shape");
 }
 
+#define BLOCKS(type) "{\"__metadata__\":{\"blocks.w\":\"" type "\"},"
+
+static void blocks_are_checked(void **state) {
+    (void)state;
+    static char image[4096];
+    seen s;
+    const char *good = "{\"__metadata__\":{\"blocks.w\":\"q8_0\",\"blocks.v\":\"q4_0\"}," ENTRY(
+        "w", "U8", "[3,68]", "[0,204]") "," ENTRY("v", "U8", "[2,18]", "[204,240]") "}";
+    assert_ok(parse_bytes(image, make_image(image, good, strlen(good), -1, 240), &s));
+    assert_int_equal(s.n, 2);
+    assert_true(s.t[0].dtype == HH_DTYPE_Q8_0 && s.t[0].rank == 2 && s.t[0].dim[0] == 3 && s.t[0].dim[1] == 64);
+    assert_true(s.t[1].dtype == HH_DTYPE_Q4_0 && s.t[1].dim[0] == 2 && s.t[1].dim[1] == 32 && s.t[1].stride == 32);
+    assert_refused(parse_bytes(image, make_image(image, good, strlen(good), -1, 239), &s), HH_EFORMAT, "'v'",
+                   "truncated");
+    assert_refused(parse(BLOCKS("q8_0") ENTRY("w", "U8", "[2,33]", "[0,66]") "}", 66), HH_EFORMAT, "'w'", "33 bytes",
+                   "34");
+    assert_refused(parse(BLOCKS("q8_0") ENTRY("w", "U8", "[2,34]", "[0,34]") "}", 34), HH_EFORMAT, "'w'", "need 68");
+    assert_refused(parse(BLOCKS("q8_0") ENTRY("w", "U8", "[68]", "[0,68]") "}", 68), HH_EFORMAT, "'w'", "matrix");
+    assert_refused(parse(BLOCKS("q8_0") ENTRY("w", "F32", "[1,34]", "[0,136]") "}", 136), HH_EFORMAT, "'w'", "F32");
+    assert_refused(parse(BLOCKS("q9_0") ENTRY("w", "U8", "[1,34]", "[0,34]") "}", 34), HH_EUNSUPPORTED, "'w'", "q9_0");
+    assert_refused(parse(BLOCKS("bf16") ENTRY("w", "U8", "[1,34]", "[0,34]") "}", 34), HH_EUNSUPPORTED, "'w'", "bf16");
+    assert_refused(parse(BLOCKS("q8_0") ENTRY("x", "F32", "[1]", "[0,4]") "}", 4), HH_EFORMAT, "blocks.w", "not there");
+    assert_refused(parse(BLOCKS("q4_0") ENTRY("w", "U8", "[0,9223372036854775800]", "[0,0]") "}", 0), HH_EFORMAT,
+                   "'w'");
+    assert_refused(parse("{" ENTRY("w", "U8", "[1,34]", "[0,34]") "}", 34), HH_EUNSUPPORTED, "'w'", "U8");
+}
+
 static void offsets_are_checked(void **state) {
     (void)state;
     assert_refused(parse("{" ENTRY("w", "F32", "[1]", "[4,0]") "}", 4), HH_EFORMAT, "'w'", "reversed", "[4, 0]");
@@ -229,6 +256,7 @@ int main(void) {
         cmocka_unit_test(header_lengths_are_checked),
         cmocka_unit_test(headers_that_are_not_json_are_refused),
         cmocka_unit_test(shapes_are_checked),
+        cmocka_unit_test(blocks_are_checked),
         cmocka_unit_test(offsets_are_checked),
         cmocka_unit_test(data_must_be_tiled),
         cmocka_unit_test(names_and_types_are_checked),

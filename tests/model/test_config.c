@@ -164,6 +164,9 @@ static void what_changes_the_result_is_refused_by_name(void **state) {
         {"{\"attn_logit_softcapping\": 50.0}", "attn_logit_softcapping"},
         {"{\"embedding_multiplier\": 12.0}", "embedding_multiplier"},
         {"{\"quantization_config\": {\"quant_method\": \"gptq\"}}", "quantization_config"},
+        {"{\"quantization_config\": {\"quant_method\": \"hydrahead\", \"type\": \"q2_0\"}}", "quantization_config"},
+        {"{\"quantization_config\": {\"quant_method\": \"hydrahead\"}}", "quantization_config"},
+        {"{\"quantization_config\": \"q8_0\"}", "quantization_config"},
         {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}", "rope_scaling.type"},
         {"{\"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2.0}}", "rope_scaling.rope_type"},
         {"{\"rope_parameters\": {\"rope_type\": \"mrope\"}}", "rope_parameters.rope_type"},
@@ -179,6 +182,8 @@ static void what_changes_the_result_is_refused_by_name(void **state) {
               "[\"full_attention\", \"full_attention\"], \"partial_rotary_factor\": 1.0, \"pretraining_tp\": 1, "
               "\"rope_interleaved\": false, \"final_logit_softcapping\": null, \"attention_dropout\": 0.1, "
               "\"quantization_config\": null}"));
+    assert_ok(parse("{\"quantization_config\": {\"quant_method\": \"hydrahead\", \"type\": \"q4_0\"}}"));
+    assert_int_equal(config.blocks, HH_DTYPE_Q4_0);
     assert_refused(parse("{\"layer_types\": [\"full_attention\"]}"), HH_EFORMAT, "layer_types");
 }
 
