@@ -1,6 +1,5 @@
 /* hydrahead convert: a teacher and a plan become a hybrid checkpoint. */
-#include "base/filemap.h"
-#include "cli/cli.h"
+#include "cli/opened.h"
 #include "convert/migrate.h"
 
 #include <inttypes.h>
@@ -138,27 +137,6 @@ static hh_code calibrate(double *gamma, const hh_model *teacher, hh_error *err) 
     return code;
 }
 
-/* Neither the teacher nor a run in progress may be overwritten. */
-static hh_code check_out(const char *model_path, hh_error *err) {
-    char *model;
-    HH_TRY(hh_model_locate(&model, model_path, err));
-    char *log = hh_path_join(out_dir, "log.jsonl"), *config = hh_path_join(out_dir, "config.json");
-    hh_code code = HH_OK;
-    if (hh_file_exists(out_dir) && !hh_is_directory(out_dir))
-        code = hh_fail(err, HH_EINVAL, "--out %s is a file; name a directory", out_dir);
-    else if (hh_file_exists(log))
-        code = hh_fail(err, HH_EINVAL, "--out %s holds a training run; name another directory", out_dir);
-    else if (hh_same_file(model, out_dir))
-        code = hh_fail(err, HH_EINVAL, "--out %s is the teacher itself; name another directory", out_dir);
-    else if (hh_file_exists(config) && !force)
-        code = hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint; name another directory, or --force to replace it",
-                       out_dir);
-    hh_free(config);
-    hh_free(log);
-    hh_free(model);
-    return code;
-}
-
 static void report(const hh_plan *p, const hh_model *m) {
     double before =
         (double)(m->config.n_layers * m->config.n_kv_heads * 2 * m->config.head_dim) * HH_PLAN_CACHE_VALUE_BYTES;
@@ -176,7 +154,7 @@ static hh_code convert(const char *path, hh_error *err) {
     hh_hybrid_options o = hybrid_options();
     hh_code code;
     if (!*plan_path || !*out_dir) return hh_fail(err, HH_EINVAL, "convert needs --plan FILE and --out DIR");
-    HH_TRY(check_out(path, err));
+    HH_TRY(hh_cli_check_out(path, out_dir, force, err));
     HH_TRY_GOTO(code, hh_plan_read(&plan, plan_path, err), out);
     HH_TRY_GOTO(code, hh_cli_backend(&common, &be, err), out);
     HH_TRY_GOTO(code, hh_model_open(&teacher, be, path, HH_LOAD_STORED, err), out);

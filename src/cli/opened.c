@@ -1,6 +1,8 @@
 /* Opening a model for a verb; see opened.h. */
 #include "cli/opened.h"
 
+#include "base/filemap.h"
+
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -57,4 +59,24 @@ void hh_cli_bytes_text(double bytes, char out[32]) {
     int u = 0;
     for (; bytes >= 1024 && u < 4; u++) bytes /= 1024;
     snprintf(out, 32, bytes < 10 && u ? "%.2f %s" : bytes < 100 && u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+}
+
+hh_code hh_cli_check_out(const char *model_path, const char *out_dir, bool force, hh_error *err) {
+    char *model;
+    HH_TRY(hh_model_locate(&model, model_path, err));
+    char *log = hh_path_join(out_dir, "log.jsonl"), *config = hh_path_join(out_dir, "config.json");
+    hh_code code = HH_OK;
+    if (hh_file_exists(out_dir) && !hh_is_directory(out_dir))
+        code = hh_fail(err, HH_EINVAL, "--out %s is a file; name a directory", out_dir);
+    else if (hh_file_exists(log))
+        code = hh_fail(err, HH_EINVAL, "--out %s holds a training run; name another directory", out_dir);
+    else if (hh_same_file(model, out_dir))
+        code = hh_fail(err, HH_EINVAL, "--out %s is the model itself; name another directory", out_dir);
+    else if (hh_file_exists(config) && !force)
+        code = hh_fail(err, HH_EINVAL, "--out %s holds a checkpoint; name another directory, or --force to replace it",
+                       out_dir);
+    hh_free(config);
+    hh_free(log);
+    hh_free(model);
+    return code;
 }

@@ -20,6 +20,10 @@ void hh_cli_opened_close(hh_cli_opened *o);
 /* The tokenizer alone. */
 hh_code hh_cli_tokenizer(hh_tokenizer **out, const char *path, hh_error *err);
 
+/* HH_EINVAL when a checkpoint made of `model` cannot go to `out_dir`: a file, the model itself, a training run, or, without
+ * `force`, another checkpoint. */
+hh_code hh_cli_check_out(const char *model, const char *out_dir, bool force, hh_error *err);
+
 /* Every end token that the configuration or the tokenizer names. */
 #define HH_CLI_MAX_END_IDS 64
 int64_t hh_cli_end_ids(const hh_cli_opened *o, int32_t out[HH_CLI_MAX_END_IDS]);

@@ -119,7 +119,7 @@ static void test_inputs_are_not_overwritten(void **state) {
     assert_int_equal(run("cmp tests/convert/golden/heads.json \"$TMP\"/h.json"), 0);
     assert_int_equal(run("hydrahead select tests/convert/golden/heads.json --heads 4 --out \"$TMP\"/keep.json"), 0);
     assert_int_equal(run("hydrahead convert nano --plan \"$TMP\"/keep.json --out models/nano"), 2);
-    assert_non_null(strstr(errors.data, "the teacher itself"));
+    assert_non_null(strstr(errors.data, "the model itself"));
     assert_int_equal(run("hydrahead convert nano --plan \"$TMP\"/keep.json --out README.md"), 2);
     assert_int_equal(run("hydrahead eval generate nano --file \"$TMP\"/h.json --json \"$TMP\"/h.json"), 2);
     assert_int_equal(run("hydrahead eval ruler nano --json \"$TMP\"/r --html \"$TMP\"/../$(basename \"$TMP\")/r"), 2);
