@@ -230,7 +230,7 @@ static hh_code run_batch(hh_run *r, const hh_batch *b, hh_tensor logits, hh_erro
     bool again = false, record = can_record(r, b);
     do {
         if (record) {
-            r->n_table_spans = -1; /* its making is part of the recording */
+            hh_run_forget_table(r);
             hh_backend_record_begin(be, r, recording_key(b, logits.rank));
         }
         HH_TRY(forward_blocks(r, b, err)); /* decoding is not interrupted: no recording stays open */

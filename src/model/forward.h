@@ -46,6 +46,8 @@ hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t 
                    hh_error *err);
 void hh_run_free(hh_run *r);
 /* log-scale: inference always applies it; in a TRAINING run it follows config.log_scale_in_training. */
+/* The next batch's rotary table is made anew: what is recorded must not depend on the batch before. */
+void hh_run_forget_table(hh_run *r);
 void hh_run_set_tap(hh_run *r, hh_tap tap);
 void hh_run_set_gdn_mode(hh_run *r, hh_gdn_mode mode); /* default: chunked; spans of one token are always recurrent */
 

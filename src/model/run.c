@@ -236,6 +236,10 @@ void hh_run_free(hh_run *r) {
     hh_free(r);
 }
 
+void hh_run_forget_table(hh_run *r) {
+    r->n_table_spans = -1;
+}
+
 void hh_run_set_tap(hh_run *r, hh_tap tap) {
     r->tap = tap;
 }

@@ -21,12 +21,19 @@ struct hh_stage {
     /* Published defaults: peak rate, its share at the end of the cosine (1: constant), warm-up steps, weight decay. */
     double lr, final_share, weight_decay;
     int64_t warmup;
-    /* Adds to every student's gradients and loss. The teacher runs once. */
+    /* Adds to every student's gradients, and leaves losses where tensors are. The teacher runs once. It may be recorded:
+     * nothing of the host but ops and their lists may depend on it. */
     hh_code (*run)(hh_trainer *t, const hh_micro *m, hh_error *err);
+    /* Then: adds those losses to every student's. */
+    void (*add_losses)(hh_trainer *t, const hh_micro *m);
 };
 
 /* Next-token cross-entropy of every student, shared by pretrain and extend. */
-hh_code hh_next_token_loss(hh_trainer *t, const hh_micro *m, hh_error *err);
+hh_code hh_next_token_run(hh_trainer *t, const hh_micro *m, hh_error *err);
+void hh_next_token_losses(hh_trainer *t, const hh_micro *m);
+
+/* Student i's first n rows of t->nll or t->kl. */
+hh_tensor hh_losses_of(const hh_trainer *t, hh_tensor losses, int64_t i, int64_t n);
 
 /* Sum of the first n numbers of a vector, in double. */
 double hh_sum_rows(const hh_trainer *t, hh_tensor x, int64_t n);

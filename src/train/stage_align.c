@@ -45,8 +45,12 @@ static hh_code run(hh_trainer *t, const hh_micro *m, hh_error *err) {
     hh_run_set_tap(t->teacher_run, (hh_tap){see_teacher, &p});
     hh_code code = hh_forward(t->teacher_run, &m->b, &final, err);
     hh_run_set_tap(t->teacher_run, (hh_tap){0});
-    for (int64_t i = 0; i < t->n_students; i++) t->student[i].loss += hh_sum_rows(t, loss_of(t, i), 1);
     return code;
+}
+
+static void add_losses(hh_trainer *t, const hh_micro *m) {
+    (void)m;
+    for (int64_t i = 0; i < t->n_students; i++) t->student[i].loss += hh_sum_rows(t, loss_of(t, i), 1);
 }
 
 const hh_stage hh_stage_align = {.name = "align",
@@ -55,4 +59,5 @@ const hh_stage hh_stage_align = {.name = "align",
                                  .lr = 1e-3,
                                  .final_share = 0.01,
                                  .warmup = 50,
-                                 .run = run};
+                                 .run = run,
+                                 .add_losses = add_losses};

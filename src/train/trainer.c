@@ -1,6 +1,8 @@
 /* The optimizer step; see trainer.h. */
 #include "train/trainer.h"
 
+#include "base/env.h"
+#include "base/filemap.h"
 #include "base/parallel.h"
 #include "base/progress.h"
 #include "tensor/mirror.h"
@@ -9,6 +11,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+
+enum {
+    RECORDED_TOKENS = 16384
+}; /* of a micro-batch; a larger one keeps a GPU busy for longer than its launches take */
 
 const hh_stage *hh_stage_find(const char *name) {
     static const hh_stage *const all[] = {&hh_stage_pretrain, &hh_stage_align, &hh_stage_distill, &hh_stage_extend};
@@ -139,8 +145,8 @@ static hh_code init_student(hh_student *s, hh_trainer *t, hh_model *model, int64
 
 static void place_buffers(hh_trainer *t, int64_t width, hh_dtype activation, hh_arena *a) {
     int64_t n = t->o.data.micro_tokens;
-    t->nll = hh_tensor_place_1d(a, HH_DTYPE_REAL, n);
-    t->kl = hh_tensor_place_1d(a, HH_DTYPE_REAL, n);
+    t->nll = hh_tensor_place_1d(a, HH_DTYPE_REAL, n * t->n_students);
+    t->kl = hh_tensor_place_1d(a, HH_DTYPE_REAL, n * t->n_students);
     t->mse = hh_tensor_place_1d(a, HH_DTYPE_REAL, t->n_students);
     t->dx = hh_tensor_place_2d(a, activation, n, width);
     if (!t->o.stage->mixers_only) return;
@@ -180,6 +186,10 @@ hh_trainer_sizes hh_trainer_measure(const hh_trainer_options *o, const hh_backen
                                              count_buffers(&t, student->width, be->activation),
                               .teacher =
                                   teacher ? hh_run_bytes(teacher, be->activation, n, spans, HH_RUN_INFERENCE) : 0};
+}
+
+static hh_tensor slice(hh_tensor flat, int64_t at, int64_t n) {
+    return hh_tensor_rows(flat, at, at + n);
 }
 
 static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *err) {
@@ -224,6 +234,7 @@ hh_code hh_trainer_new(hh_trainer **out, const hh_trainer_options *o, const hh_m
 
 void hh_trainer_free(hh_trainer *t) {
     if (!t) return;
+    hh_backend_record_drop(t->be, t);
     for (int64_t i = 0; i < t->n_students; i++) {
         hh_student *s = &t->student[i];
         hh_run_free(s->run);
@@ -239,16 +250,16 @@ void hh_trainer_free(hh_trainer *t) {
     hh_free(t);
 }
 
+hh_tensor hh_losses_of(const hh_trainer *t, hh_tensor losses, int64_t i, int64_t n) {
+    return slice(losses, i * t->o.data.micro_tokens, n);
+}
+
 double hh_sum_rows(const hh_trainer *t, hh_tensor x, int64_t n) {
     HH_ASSERT(n <= x.dim[0] && n <= t->o.data.micro_tokens);
     double sum = 0;
     hh_tensor_to_host(t->be, t->host, hh_tensor_rows(x, 0, n));
     for (int64_t i = 0; i < n; i++) sum += (double)t->host[i];
     return sum;
-}
-
-static hh_tensor slice(hh_tensor flat, int64_t at, int64_t n) {
-    return hh_tensor_rows(flat, at, at + n);
 }
 
 static void clear_gradients(hh_trainer *t) {
@@ -276,6 +287,39 @@ static hh_code check_interrupt(const hh_trainer *t, hh_error *err) {
     return hh_fail(err, HH_ECANCELLED, "%s: interrupted in step %" PRId64, t->o.stage->name, t->step);
 }
 
+/* Has a micro-batch of this shape been seen lately? Its spans, and all that ops get by value. */
+static bool comes_again(hh_trainer *t, const hh_micro *m, uint64_t *key) {
+    const int64_t most = (int64_t)(sizeof t->met / sizeof *t->met);
+    if (!t->be->record_begin || m->b.n_tokens > RECORDED_TOKENS || hh_env_get()->check_nan) return false;
+    const double value[] = {m->per_token, m->per_target, m->per_weight};
+    *key = hh_hash64(m->b.span, (size_t)m->b.n_spans * sizeof *m->b.span, hh_hash64(value, sizeof value, 0));
+    for (int64_t i = 0; i < t->n_met; i++)
+        if (t->met[i] == *key) return true;
+    if (t->n_met == most) {
+        if (t->recorded) hh_backend_record_drop(t->be, t);
+        t->recorded = false;
+        t->n_met = 0;
+    }
+    t->met[t->n_met++] = *key;
+    return false;
+}
+
+/* A small micro-batch that comes again is launched as one: what a step of few tokens waits for is launches. */
+static hh_code run_micro(hh_trainer *t, const hh_micro *m, hh_error *err) {
+    uint64_t key = 0;
+    const bool record = comes_again(t, m, &key);
+    hh_code code;
+    t->recorded |= record;
+    do {
+        for (int64_t i = 0; record && i < t->n_students; i++) hh_run_forget_table(t->student[i].run);
+        if (record && t->teacher_run) hh_run_forget_table(t->teacher_run);
+        if (record) hh_backend_record_begin(t->be, t, key);
+        code = t->o.stage->run(t, m, err);
+    } while (record && hh_backend_record_end(t->be) && code == HH_OK);
+    if (code == HH_OK) t->o.stage->add_losses(t, m);
+    return code;
+}
+
 static hh_code run_micros(hh_trainer *t, hh_error *err) {
     const hh_trainset *d = &t->data;
     HH_TRY(check_interrupt(t, err));
@@ -290,7 +334,7 @@ static hh_code run_micros(hh_trainer *t, hh_error *err) {
             .per_target = 1 / (double)d->n_targets,
             .per_weight = 1 / d->target_weight,
         };
-        HH_TRY(t->o.stage->run(t, &m, err));
+        HH_TRY(run_micro(t, &m, err));
         HH_TRY(check_interrupt(t, err)); /* which may have cut it short */
         HH_TRY(check_losses(t, first, next, err));
     }

@@ -67,9 +67,12 @@ struct hh_trainer {
     hh_trainset data;
     int64_t step;              /* steps done */
     hh_span *span;             /* of a micro-batch */
-    hh_tensor nll, kl, mse;    /* [micro], [micro], [n_students] */
+    hh_tensor nll, kl, mse;    /* [n_students * micro], the same, [n_students] */
     hh_tensor dx, stream, out; /* [micro, C] */
     hh_real *host;             /* [micro] losses where the CPU reads them */
+    uint64_t met[8];           /* shapes of the latest micro-batches: those that come again are recorded */
+    int64_t n_met;
+    bool recorded; /* one of them has been */
     hh_arena arena;
 };
 

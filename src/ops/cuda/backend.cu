@@ -12,13 +12,14 @@ struct hh_cuda_recording {
     hh_cuda_recording *next;
     const void *owner;
     uint64_t key, hash;
-    bool met; /* the first time runs as it comes, so that libraries have loaded what they need */
+    bool met; /* the first time runs as it comes, so that libraries have loaded what they need, and lists are counted */
+    bool full; /* more lists than the first time, and there is no room */
     size_t list_bytes;
     hh_cuda_lists lists;
     cudaGraphExec_t graph;
 };
 
-#define RECORDED_LIST_BYTES ((size_t)1 << 20)
+#define SPARE_LIST_BYTES ((size_t)64 << 10) /* of a recording, beside what its first time took */
 
 static uint64_t mix(uint64_t h, const void *bytes, size_t n) {
     const unsigned char *p = (const unsigned char *)bytes;
@@ -172,13 +173,17 @@ void *hh_cuda_list_bytes(hh_backend *be, const void *list, size_t bytes) {
     hh_cuda_lists *l = c->lists;
     if (!list || !bytes) return NULL;
     size_t room = (bytes + 15) / 16 * 16;
-    HH_ASSERT(room <= l->size);
     if (c->mode == HH_CUDA_RUN) {
+        if (c->current) c->current->list_bytes += room;
+        HH_ASSERT(room <= l->size);
         char *known = find_recent(l, list, bytes);
         if (known) return known;
     }
+    if (l->used + room > l->size && c->mode != HH_CUDA_RUN) {
+        c->current->full = true;
+        return l->device; /* nobody will read it */
+    }
     if (l->used + room > l->size) {
-        HH_ASSERT(c->mode == HH_CUDA_RUN);
         hh_cuda_end(be, cudaStreamSynchronize(c->stream)); /* the ring's readers are done */
         l->used = 0;
         memset(l->recent, 0, sizeof l->recent);
@@ -213,10 +218,6 @@ static void record_begin(hh_backend *be, const void *owner, uint64_t key) {
         r = (hh_cuda_recording *)hh_alloc_unguarded(sizeof *r);
         r->owner = owner;
         r->key = key;
-        if (init_lists(&r->lists, RECORDED_LIST_BYTES, &c->fault) != HH_OK) {
-            free_recording(r);
-            return;
-        }
         r->next = c->recordings;
         c->recordings = r;
     } else if (r->graph) { /* the last launch has read the lists before they change */
@@ -224,8 +225,10 @@ static void record_begin(hh_backend *be, const void *owner, uint64_t key) {
     }
     if (!r->met) {
         r->met = true;
+        c->current = r; /* whose lists are counted */
         return;
     }
+    if (!r->lists.host && init_lists(&r->lists, r->list_bytes / 4 * 5 + SPARE_LIST_BYTES, &c->fault) != HH_OK) return;
     c->current = r;
     c->lists = &r->lists;
     c->hash = 14695981039346656037ull;
@@ -242,6 +245,13 @@ static void launch_recording(hh_backend *be, hh_cuda_recording *r) {
     hh_cuda_end(be, e == cudaSuccess ? cudaGraphLaunch(r->graph, c->stream) : e);
 }
 
+/* The next pass is recorded with longer lists. */
+static void make_room(hh_cuda_recording *r) {
+    r->list_bytes = 2 * r->lists.size;
+    r->full = false;
+    release_lists(&r->lists);
+}
+
 static bool record_end(hh_backend *be) {
     hh_cuda *c = hh_cuda_of(be);
     hh_cuda_recording *r = c->current;
@@ -250,14 +260,21 @@ static bool record_end(hh_backend *be) {
     c->mode = HH_CUDA_RUN;
     c->lists = &c->ring;
     c->current = NULL;
-    if (mode == HH_CUDA_REPLAY && (c->hash != r->hash || r->lists.used != r->list_bytes)) {
+    if (mode == HH_CUDA_RUN) return false;
+    if (mode == HH_CUDA_REPLAY && (r->full || c->hash != r->hash || r->lists.used != r->list_bytes)) {
         cudaGraphExecDestroy(r->graph);
         r->graph = NULL;
+        if (r->full) make_room(r);
         return true;
     }
     if (mode == HH_CUDA_RECORD) {
         cudaGraph_t graph = NULL;
         cudaError_t e = cudaStreamEndCapture(c->stream, &graph);
+        if (r->full) {
+            if (graph) cudaGraphDestroy(graph);
+            make_room(r);
+            return true;
+        }
         if (e == cudaSuccess) e = cudaGraphInstantiate(&r->graph, graph, 0);
         if (graph) cudaGraphDestroy(graph);
         r->hash = c->hash;
