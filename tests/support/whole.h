@@ -6,6 +6,7 @@
 #include "probe/prober.h"
 #include "probe/random_model.h"
 #include "session/many.h"
+#include "support/rounded.h"
 #include "support/zoo.h"
 #include "tensor/mirror.h"
 #include "train/state.h"
@@ -114,11 +115,13 @@ static inline numbers whole_gradients(hh_backend *be, const char *name, double *
     hh_gradients *g;
     hh_arena arena;
     hh_model *m = zoo_open(be, name, HH_LOAD_REAL);
+    rounded_model(m);
     int32_t *ids = zoo_ids(zoo_case(name), &n), *target = hh_alloc((size_t)n * sizeof *target);
     const int64_t cut = n / 3;
     for (int64_t i = 0; i < n; i++) target[i] = i + 1 == cut || i + 1 == n ? -1 : ids[i + 1];
     assert_ok(hh_run_new(&run, m, n, 2, HH_RUN_TRAINING, &err));
     assert_ok(hh_gradients_new(&g, m, &err));
+    rounded_keep(be, g->flat);
     size_t bytes = (size_t)n * (1 + (size_t)m->config.width) * sizeof(hh_real) + 2 * HH_ARENA_ALIGN;
     assert_ok(be->arena_init(be, &arena, "test", bytes, &err));
     hh_tensor loss = hh_tensor_place_1d(&arena, HH_DTYPE_REAL, n), final;
@@ -181,6 +184,7 @@ static inline numbers whole_probe(hh_backend *be, bool has_wrong) {
     enum { T = 30, A = 3 };
     int32_t prompt[T], corrupt[T], right[A] = {5, 9, 11}, wrong[A] = {7, 2, 30};
     hh_model *m = random_model(be, HH_QWEN3, 4);
+    rounded_model(m);
     const int64_t heads = m->config.n_layers * m->config.n_heads;
     hh_prober *p;
     for (int i = 0; i < T; i++) prompt[i] = corrupt[i] = (i * 17 + 3) % 53;
