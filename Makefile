@@ -252,7 +252,7 @@ benches: $(BENCH_BIN)
 
 $(BUILD)/bench/%: bench/%.c $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
-	$(call SAY,LD)$(CC) $(ALL_CFLAGS) -Wno-missing-prototypes $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
+	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(if $(CUDA),-I$(CUDA_HOME)/include) -Wno-missing-prototypes $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
 
 # On a machine with a GPU: each kernel beside its floor. They are run by hand.
 cuda-benches: $(CUDA_BENCH_BIN)

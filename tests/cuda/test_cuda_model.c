@@ -87,6 +87,19 @@ static void several_sequences(void **unused) {
         expect_equal("tokens", models[i], whole_answers(gpu, models[i]), whole_answers(exact() ? cpu : gpu, models[i]));
 }
 
+/* Parameters whose gradients are further apart, each by its own size, than the whole. */
+static void print_parameters(const char *name, numbers here, numbers there) {
+    hh_model *m = zoo_open(cpu, name, HH_LOAD_REAL);
+    const double whole = numbers_error(here, there);
+    for (int64_t i = 0; i < m->n_params; i++) {
+        const hh_tensor t = *m->param[i].slot;
+        const int64_t at = (const hh_real *)t.data - (const hh_real *)m->flat.data, n = hh_tensor_count(t);
+        const double e = numbers_error((numbers){here.x + at, n}, (numbers){there.x + at, n});
+        if (e > whole) print_message("    %-52s %.2g\n", m->param[i].name, e);
+    }
+    hh_model_close(m);
+}
+
 static void gradients(void **unused) {
     (void)unused;
     if (!gpu) skip();
@@ -98,6 +111,7 @@ static void gradients(void **unused) {
         numbers rounds = whole_gradients(cpu, models[i], &b);
         rounded_end(cpu);
         const double allowed = allowed_by("gradients", models[i], rounds, numbers_copy(there));
+        if (!exact() && numbers_error(here, there) > allowed / 2) print_parameters(models[i], here, there);
         expect_close("gradients", models[i], here, there, 1e-4, allowed);
         expect_equal("gradients", models[i], whole_gradients(gpu, models[i], &a), whole_gradients(gpu, models[i], &b));
         assert_true(a == b);

@@ -21,12 +21,6 @@ struct hh_cuda_recording {
 
 #define SPARE_LIST_BYTES ((size_t)64 << 10) /* of a recording, beside what its first time took */
 
-static uint64_t mix(uint64_t h, const void *bytes, size_t n) {
-    const unsigned char *p = (const unsigned char *)bytes;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211ull;
-    return h;
-}
-
 static hh_code fail_cuda(hh_error *err, hh_code code, const char *what, cudaError_t e) {
     return hh_fail(err, code, "CUDA: %s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
 }
@@ -43,7 +37,7 @@ void hh_cuda_fault(hh_backend *be, const char *what, const char *why) {
 
 bool hh_cuda_begin(hh_backend *be, const char *op, const void *bytes, size_t n) {
     hh_cuda *c = hh_cuda_of(be);
-    if (c->mode != HH_CUDA_RUN) c->hash = mix(c->hash, bytes, n);
+    if (c->mode != HH_CUDA_RUN) c->hash = hh_cuda_mix(c->hash, bytes, n);
     c->op = op;
     return c->mode != HH_CUDA_REPLAY && c->fault.code == HH_OK;
 }
@@ -231,7 +225,7 @@ static void record_begin(hh_backend *be, const void *owner, uint64_t key) {
     if (!r->lists.host && init_lists(&r->lists, r->list_bytes / 4 * 5 + SPARE_LIST_BYTES, &c->fault) != HH_OK) return;
     c->current = r;
     c->lists = &r->lists;
-    c->hash = 14695981039346656037ull;
+    c->hash = HH_CUDA_MIX_START;
     r->lists.used = 0;
     c->mode = r->graph ? HH_CUDA_REPLAY : HH_CUDA_RECORD;
     if (c->mode == HH_CUDA_RECORD) hh_cuda_end(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal));

@@ -79,6 +79,21 @@ void hh_cuda_scratch_begin(hh_backend *be);
 void *hh_cuda_scratch(hh_backend *be, size_t bytes);
 size_t hh_cuda_scratch_left(hh_backend *be);
 
+#define HH_CUDA_MIX_START 14695981039346656037ull
+/* A hash that takes words of 8 bytes, for what a replay compares at every launch. */
+static inline uint64_t hh_cuda_mix(uint64_t h, const void *bytes, size_t n) {
+    const char *p = (const char *)bytes;
+    for (uint64_t word; n >= sizeof word; p += sizeof word, n -= sizeof word) {
+        memcpy(&word, p, sizeof word);
+        h = (h ^ word) * 0x9E3779B97F4A7C15ull;
+        h ^= h >> 29;
+    }
+    uint64_t rest = n; /* how many bytes are left, and these */
+    for (size_t i = 0; i < n; i++) rest = rest << 8 | (unsigned char)p[i];
+    h = (h ^ rest) * 0x9E3779B97F4A7C15ull;
+    return h ^ h >> 29;
+}
+
 /* Before a launch that is not hh_cuda_launch (a library's): false in a replay, where it must be left out. `bytes` are
  * what identifies the call. */
 bool hh_cuda_begin(hh_backend *be, const char *op, const void *bytes, size_t n);
@@ -101,11 +116,9 @@ static inline void hh_cuda_launch(hh_backend *be, const char *op, void (*kernel)
     } k = {(const void *)kernel,
            {((uint64_t)grid.x << 32) | grid.y, ((uint64_t)grid.z << 32) | block.x, ((uint64_t)block.y << 32) | block.z,
             shared},
-           14695981039346656037ull};
-    auto mix = [&k](const void *p, size_t n) {
-        for (size_t i = 0; i < n; i++) k.arguments = (k.arguments ^ ((const unsigned char *)p)[i]) * 1099511628211ull;
-    };
-    if (hh_cuda_of(be)->mode != HH_CUDA_RUN) (mix(&arguments, sizeof arguments), ...);
+           HH_CUDA_MIX_START};
+    if (hh_cuda_of(be)->mode != HH_CUDA_RUN)
+        ((k.arguments = hh_cuda_mix(k.arguments, &arguments, sizeof arguments)), ...);
     if (!hh_cuda_begin(be, op, &k, sizeof k)) return;
     if (shared > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     kernel<<<grid, block, shared, hh_cuda_of(be)->stream>>>((P)arguments...);
