@@ -1,6 +1,6 @@
 /* `diff`: where do two models part? The same tokens through both, layer by layer, and their logits. */
 #include "base/filemap.h"
-#include "cli/idlist.h"
+#include "text/idlist.h"
 #include "cli/opened.h"
 #include "tensor/mirror.h"
 
@@ -183,7 +183,7 @@ static void print_text(const findings *f, const record *a) {
 }
 
 static hh_code read_ids(hh_ids *ids, const hh_cli_opened *o, hh_error *err) {
-    if (ids_text) HH_TRY(hh_cli_read_ids(ids, ids_text, o->m->config.vocab, err));
+    if (ids_text) HH_TRY(hh_ids_read(ids, "--ids", ids_text, o->m->config.vocab, err));
     if (file) {
         hh_buf text = {0};
         hh_code code = hh_file_read(file, (size_t)1 << 30, &text, err);

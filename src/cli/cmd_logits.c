@@ -1,7 +1,7 @@
 /* `logits`: what the model says of every next token, as a NumPy array. Needs no tokenizer: ids go in. */
 #include "base/progress.h"
 #include "cli/cli.h"
-#include "cli/idlist.h"
+#include "text/idlist.h"
 #include "format/npy.h"
 #include "model/forward.h"
 #include "tensor/mirror.h"
@@ -80,7 +80,7 @@ static hh_code work(const char *path, hh_error *err) {
     hh_code code;
     HH_TRY_GOTO(code, hh_cli_backend(&common, &be, err), done);
     HH_TRY_GOTO(code, hh_model_open(&m, be, path, HH_LOAD_STORED, err), done);
-    HH_TRY_GOTO(code, hh_cli_read_ids(&ids, ids_text, m->config.vocab, err), done);
+    HH_TRY_GOTO(code, hh_ids_read(&ids, "--ids", ids_text, m->config.vocab, err), done);
     if (chunk > ids.len) chunk = ids.len;
     HH_TRY_GOTO(code, hh_run_new(&run, m, chunk, 1, HH_RUN_INFERENCE, err), done);
     HH_TRY_GOTO(code, hh_cache_new(&cache, m, ids.len, be->activation, err), done);

@@ -2,7 +2,7 @@
 #include "base/filemap.h"
 #include "cli/cli.h"
 #include "model/model.h"
-#include "text/tokenizer.h"
+#include "text/idlist.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -59,20 +59,6 @@ static hh_code read_stdin(hh_buf *out, hh_error *err) {
     return HH_OK;
 }
 
-/* Numbers separated by commas or white space. */
-static hh_code parse_ids(const char *text, hh_ids *out, hh_error *err) {
-    while (*(text += strspn(text, ", \t\r\n"))) {
-        char *end;
-        errno = 0;
-        long long id = strtoll(text, &end, 10);
-        if (end == text || errno || id < INT32_MIN || id > INT32_MAX || !(*end == 0 || strchr(", \t\r\n", *end)))
-            return hh_fail(err, HH_EINVAL, "--decode: '%.20s' is no token id", text);
-        hh_ids_push(out, (int32_t)id);
-        text = end;
-    }
-    return HH_OK;
-}
-
 static void print_text_json(const hh_buf *text) {
     json_t *s = json_stringn(text->data, text->len);
     if (s) {
@@ -87,21 +73,21 @@ static void print_text_json(const hh_buf *text) {
     putchar('\n');
 }
 
+static hh_code read_ids(hh_ids *out, int64_t vocab, hh_error *err) {
+    const bool direct = strcmp(decode, "-") != 0;
+    hh_buf text = {0};
+    if (direct || file) return hh_ids_read(out, "--decode", direct ? decode : file, vocab, err);
+    hh_code code = read_stdin(&text, err);
+    if (code == HH_OK) code = hh_ids_parse(out, "standard input", text.data, text.len, vocab, err);
+    hh_buf_release(&text);
+    return code;
+}
+
 static hh_code run_decode(const hh_tokenizer *t, hh_error *err) {
     hh_buf text = {0};
     hh_ids ids = {0};
-    hh_code code = HH_OK;
+    hh_code code = read_ids(&ids, hh_tokenizer_vocab_size(t), err);
     hh_buf_add(&text, "", 0);
-    if (strcmp(decode, "-") == 0)
-        code = file ? hh_file_read(file, (size_t)1 << 32, &text, err) : read_stdin(&text, err);
-    else if (hh_file_exists(decode))
-        code = hh_file_read(decode, (size_t)1 << 32, &text, err);
-    else
-        hh_buf_puts(&text, decode);
-    if (code == HH_OK && memchr(text.data, 0, text.len))
-        code = hh_fail(err, HH_EINVAL, "%s: not a text file of token ids", strcmp(decode, "-") ? decode : "--decode -");
-    if (code == HH_OK) code = parse_ids(text.data, &ids, err);
-    hh_buf_clear(&text);
     if (code == HH_OK) code = hh_tokenizer_decode(t, ids.data, ids.len, special, &text, err);
     if (code == HH_OK) {
         if (json)
