@@ -101,17 +101,22 @@ static void fill_table(const hh_ruler_result *r, hh_cells *t) {
         }
 }
 
+static const char cut_means[] = "(n cut): answers that reached the limit of new tokens with values missing.";
+
+static bool any_cut(const hh_ruler_result *r) {
+    for (int64_t i = 0; i < r->n_subjects * r->options.n_tasks * r->options.n_lengths; i++)
+        if (r->cell[i].n_truncated > 0) return true;
+    return false;
+}
+
 void hh_ruler_table(const hh_ruler_result *r, hh_buf *out) {
     hh_cells t = {0};
     fill_table(r, &t);
     hh_cells_print(&t, false, out);
     hh_cells_release(&t);
-    bool cut = false;
-    for (int64_t i = 0; i < r->n_subjects * r->options.n_tasks * r->options.n_lengths; i++)
-        cut = cut || r->cell[i].n_truncated > 0;
     hh_buf_printf(out, "%lld samples each, seed %u, haystack: %s.\n", (long long)r->options.n_samples, r->options.seed,
                   haystack_name(r));
-    if (cut) hh_buf_puts(out, "(n cut): answers that reached the limit of new tokens with values missing.\n");
+    if (any_cut(r)) hh_buf_printf(out, "%s\n", cut_means);
 }
 
 /* Mean score by depth (rows) and length (columns) of one model and task. */
@@ -163,7 +168,10 @@ void hh_ruler_page(const hh_ruler_result *r, const char *title, hh_buf *out) {
     hh_page_paragraph(out, comparable);
     fill_table(r, &t);
     hh_cells_print(&t, true, out);
+    if (any_cut(r)) hh_page_paragraph(out, cut_means);
     hh_page_heading(out, "Score by depth and length");
+    hh_page_paragraph(
+        out, "Mean score of the samples whose needle stands in that tenth of the text; an empty cell had none.");
     for (int64_t s = 0; s < r->n_subjects; s++)
         for (int64_t k = 0; k < r->options.n_tasks; k++) add_heatmap(r, s, k, out);
     hh_page_end(out);

@@ -92,7 +92,7 @@ static int64_t best_heads(const hh_scores *s, char **cell) {
         }
         cell[k++] = hh_sprintf("%lld.%lld", (long long)(h / s->n_heads), (long long)(h % s->n_heads));
         cell[k++] = hh_sprintf("%.3f", s->score[h]);
-        for (int i = 0; i < 3; i++) cell[k++] = hh_sprintf("%.3f", most[i]);
+        for (int i = 0; i < 3; i++) cell[k++] = hh_sprintf("%.3f", fabs(most[i]) < 5e-4 ? 0 : most[i]); /* not -0.000 */
     }
     hh_free(order);
     return rows + 1;
@@ -114,7 +114,7 @@ static hh_heatmap map_of(const hh_scores *s, const char *title, const double *va
 }
 
 static void capability_page(const hh_scores *s, const hh_capability_scores *c, hh_buf *out) {
-    char *line = hh_sprintf("%lld pairs used, %lld dropped because the corruption changes the readout by too little. "
+    char *line = hh_sprintf("Pairs: %lld used, %lld dropped because the corruption changes the readout by too little. "
                             "First-order attribution "
                             "against exact receiver scores: Spearman %.2f, Jaccard of the ten best %.2f.",
                             (long long)c->used, (long long)c->n_dropped, c->spearman, c->jaccard);

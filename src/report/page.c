@@ -17,7 +17,12 @@ static const char style[] =
     "font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",Roboto,sans-serif}"
     "h1{font-size:1.7em;line-height:1.2;margin:0}h2{font-size:1.2em;margin:2em 0 .5em}p{margin:.6em 0}"
     ".sub{color:var(--soft);margin:.3em 0 1.5em}figure{margin:1.4em 0}figcaption{font-weight:600;margin-bottom:.4em}"
-    ".wide{overflow-x:auto;-webkit-overflow-scrolling:touch}svg{display:block}"
+    /* what is wider than the page has a shade at the side where there is more */
+    ".wide{overflow-x:auto;-webkit-overflow-scrolling:touch;background:"
+    "linear-gradient(90deg,var(--paper) 12px,transparent) 0 0/40px 100% no-repeat local,"
+    "linear-gradient(270deg,var(--paper) 12px,transparent) 100% 0/40px 100% no-repeat local,"
+    "linear-gradient(90deg,#8888,transparent) 0 0/12px 100% no-repeat,"
+    "linear-gradient(270deg,#8888,transparent) 100% 0/12px 100% no-repeat}svg{display:block}"
     "svg text{fill:var(--soft);font:12px system-ui,-apple-system,\"Segoe UI\",Roboto,sans-serif}"
     "svg text.axis{fill:var(--ink)}svg text.lo{fill:var(--ink)}svg text.hi{fill:var(--on)}"
     ".blank{fill:none;stroke:var(--line)}.mark{fill:none;stroke:var(--mark);stroke-width:2.5;pointer-events:none}"
@@ -28,6 +33,7 @@ static const char style[] =
     ".legend svg{display:inline-block;vertical-align:-2px;margin-right:.4em}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{padding:.3em .8em;border-bottom:1px solid "
     "var(--line);text-align:left;white-space:nowrap}th{color:var(--soft);font-weight:600}.n{text-align:right}"
+    "@media(max-width:480px){table{font-size:.85em}th,td{padding:.35em .45em}}"
     "pre{overflow-x:auto;padding:.8em;border:1px solid var(--line);border-radius:6px;font-size:.85em}"
     "#tip{position:absolute;z-index:9;max-width:min(320px,90vw);padding:.35em "
     ".7em;border-radius:6px;background:var(--ink);"
@@ -102,6 +108,20 @@ static bool is_numeric(const char *const *cell, int64_t rows, int64_t cols, int6
     return any;
 }
 
+/* Text of a cell, in which "+-" is one sign. */
+static void add_cell(hh_buf *out, const char *text) {
+    const char *sign = text ? strstr(text, " +- ") : NULL;
+    if (!sign) {
+        hh_markup_escape(out, text);
+        return;
+    }
+    char *before = hh_sprintf("%.*s", (int)(sign - text), text);
+    hh_markup_escape(out, before);
+    hh_buf_puts(out, " &plusmn; ");
+    hh_markup_escape(out, sign + 4);
+    hh_free(before);
+}
+
 void hh_page_table(hh_buf *out, const char *const *cell, int64_t rows, int64_t cols) {
     hh_buf_puts(out, "<figure class=\"wide\"><table>\n");
     bool *numeric = hh_alloc((size_t)cols);
@@ -110,7 +130,7 @@ void hh_page_table(hh_buf *out, const char *const *cell, int64_t rows, int64_t c
         hh_buf_puts(out, "<tr>");
         for (int64_t c = 0; c < cols; c++) {
             hh_buf_printf(out, "<%s%s>", r ? "td" : "th", numeric[c] ? " class=\"n\"" : "");
-            hh_markup_escape(out, cell[r * cols + c]);
+            add_cell(out, cell[r * cols + c]);
         }
         hh_buf_puts(out, "\n");
     }
