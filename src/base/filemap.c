@@ -108,7 +108,7 @@ hh_code hh_file_writer_open(hh_file_writer **out, const char *path, hh_error *er
     const char *name = w->written ? w->written : w->path;
     w->fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fd < 0) {
-        hh_code code = hh_fail(err, HH_EIO, "%s: cannot be created: %s", name, strerror(errno));
+        hh_code code = hh_fail(err, HH_EIO, "%s: cannot be created: %s", w->path, strerror(errno));
         free_writer(w);
         return code;
     }
@@ -183,8 +183,10 @@ hh_code hh_make_directory(const char *path, hh_error *err) {
         if (p[i] != '/' && p[i]) continue;
         char kept = p[i];
         p[i] = 0;
-        if (mkdir(p, 0777) != 0 && !hh_is_directory(p))
-            code = hh_fail(err, HH_EIO, "%s: the directory cannot be made: %s", p, strerror(errno));
+        const int why = mkdir(p, 0777) ? errno : 0;
+        if (why && !hh_is_directory(p))
+            code = hh_fail(err, HH_EIO, "%s: the directory cannot be made: %s", p,
+                           why == EEXIST ? "a file of this name is there" : strerror(why));
         p[i] = kept;
     }
     hh_free(p);
@@ -207,6 +209,18 @@ static char *folder_of(const char *path, const char **name) {
     *name = slash ? slash + 1 : path;
     if (!slash) return hh_strdup(".");
     return slash == path ? hh_strdup("/") : hh_sprintf("%.*s", (int)(slash - path), path);
+}
+
+hh_code hh_file_check_target(const char *path, hh_error *err) {
+    const char *name;
+    if (hh_is_directory(path)) return hh_fail(err, HH_EIO, "%s: cannot be written: it is a directory", path);
+    char *folder = folder_of(path, &name);
+    const bool there = hh_file_exists(path);
+    hh_code code = access(there ? path : folder, W_OK) == 0 ? HH_OK
+                                                            : hh_fail(err, HH_EIO, "%s: cannot be %s: %s", path,
+                                                                      there ? "written" : "created", strerror(errno));
+    hh_free(folder);
+    return code;
 }
 
 bool hh_same_target(const char *a, const char *b) {

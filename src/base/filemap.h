@@ -24,6 +24,8 @@ hh_code hh_file_writer_add(hh_file_writer *w, const void *data, size_t size, hh_
 hh_code hh_file_writer_commit(hh_file_writer *w, hh_error *err); /* flush, fsync, rename; frees w also on failure */
 void hh_file_writer_abandon(hh_file_writer *w);                  /* removes what was written; NULL is accepted */
 
+/* Says at the beginning of long work what writing `path` would say at its end: a folder is missing, or may not be written. */
+hh_code hh_file_check_target(const char *path, hh_error *err);
 hh_code hh_make_directory(const char *path, hh_error *err); /* with its parents; an existing one is fine */
 bool hh_file_exists(const char *path);
 bool hh_is_directory(const char *path);

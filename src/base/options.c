@@ -17,8 +17,7 @@ static void add_word(hh_words *w, const char *word) {
     w->word[w->n++] = word;
 }
 
-/* Edit distance of two short names, for "did you mean". */
-static int distance(const char *a, const char *b) {
+int hh_word_distance(const char *a, const char *b) {
     enum { MAX = 40 };
     int row[MAX + 1];
     size_t n = strlen(b);
@@ -41,7 +40,7 @@ static hh_code fail_unknown(const hh_command *c, const char *name, hh_error *err
     const hh_option *best = NULL;
     int best_distance = 4;
     for (const hh_option *o = c->options; o->name; o++) {
-        int d = strncmp(o->name, name, strlen(name)) == 0 ? 1 : distance(name, o->name);
+        int d = strncmp(o->name, name, strlen(name)) == 0 ? 1 : hh_word_distance(name, o->name);
         if (d < best_distance) best_distance = d, best = o;
     }
     if (best) return hh_fail(err, HH_EINVAL, "%s has no option --%s; did you mean --%s?", c->verb, name, best->name);

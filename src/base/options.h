@@ -53,6 +53,9 @@ bool hh_options_given(const hh_command *c, const char *name, int argc, char **ar
 void hh_command_help(const hh_command *c, hh_buf *out);                              /* plain text, 80 columns */
 void hh_command_man(const hh_command *c, hh_buf *out);                               /* roff */
 
+/* Edit distance of two short names, for "did you mean". */
+int hh_word_distance(const char *a, const char *b);
+
 /* "1024,4096" -> numbers; "a,b" -> words. The error names the option. */
 hh_code hh_parse_int_list(const char *option, const char *text, int64_t **out, int64_t *n, hh_error *err);
 hh_code hh_parse_word_list(const char *text, hh_words *out); /* words point into one block owned by out */

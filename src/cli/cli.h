@@ -84,6 +84,9 @@ bool hh_cli_parse(const hh_command *c, int argc, char **argv, hh_words *words, i
 /* Prints "hydrahead: sentence" on stderr. Returns the exit code: 2 for HH_EINVAL (bad words or numbers), else 1. */
 int hh_cli_fail(const hh_error *err);
 
+/* Refuses a directory for a model that could not be given as a MODEL afterwards: "nano" is the shipped one. */
+hh_code hh_cli_check_name(const char *dir, hh_error *err);
+
 /* Opens the backend that the common options ask for. */
 hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err);
 

@@ -8,6 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
+hh_code hh_cli_check_name(const char *dir, hh_error *err) {
+    if (strcmp(dir, "nano")) return HH_OK;
+    return hh_fail(err, HH_EINVAL,
+                   "--out nano: where a model is asked for, nano is the shipped one; name another directory");
+}
+
 hh_code hh_cli_backend(const hh_cli_common *c, hh_backend **out, hh_error *err) {
     return hh_device_open(out, c->device, c->dtype, (int)c->threads, err);
 }

@@ -1,4 +1,5 @@
 /* hydrahead convert: a teacher and a plan become a hybrid checkpoint. */
+#include "base/filemap.h"
 #include "cli/opened.h"
 #include "convert/migrate.h"
 
@@ -146,6 +147,11 @@ static void report(const hh_plan *p, const hh_model *m) {
            hh_config_cache_bytes(&m->config, HH_PLAN_CACHE_VALUE_BYTES));
 }
 
+static hh_code check_plan(const hh_plan *plan, const hh_model *teacher, const hh_hybrid_options *o, hh_error *err) {
+    const hh_code code = hh_hybrid_check(&teacher->config, plan, o, err);
+    return code == HH_OK ? code : hh_fail_in(err, "%s", teacher->path);
+}
+
 static hh_code convert(const char *path, hh_error *err) {
     hh_plan plan = {0};
     hh_backend *be = NULL;
@@ -158,7 +164,8 @@ static hh_code convert(const char *path, hh_error *err) {
     HH_TRY_GOTO(code, hh_plan_read(&plan, plan_path, err), out);
     HH_TRY_GOTO(code, hh_cli_backend(&common, &be, err), out);
     HH_TRY_GOTO(code, hh_model_open(&teacher, be, path, HH_LOAD_STORED, err), out);
-    HH_TRY_GOTO(code, hh_hybrid_check(&teacher->config, &plan, &o, err), out);
+    HH_TRY_GOTO(code, check_plan(&plan, teacher, &o, err), out);
+    HH_TRY_GOTO(code, hh_make_directory(out_dir, err), out); /* before the work, not behind it */
     if (o.fusion == HH_FUSION_SCALE && strcmp(gamma_start, "1")) {
         gamma = hh_alloc((size_t)(plan.n_layers * plan.n_heads) * sizeof *gamma);
         HH_TRY_GOTO(code, calibrate(gamma, teacher, err), out);

@@ -194,12 +194,7 @@ static hh_code parse_tasks(hh_needle_task **out, int64_t *n, hh_error *err) {
     *out = hh_alloc((size_t)words.n * sizeof **out);
     *n = words.n;
     for (int64_t i = 0; i < words.n && code == HH_OK; i++) {
-        if (hh_needle_task_parse(words.word[i], &(*out)[i])) continue;
-        hh_buf known = {0};
-        for (int t = 0; t < HH_NEEDLE_TASKS; t++)
-            hh_buf_printf(&known, "%s%s", t ? ", " : "", hh_needle_task_name((hh_needle_task)t));
-        code = hh_fail(err, HH_EINVAL, "--tasks: '%s' is not one of %s", words.word[i], known.data);
-        hh_buf_release(&known);
+        code = hh_needle_task_parse(words.word[i], &(*out)[i], err);
     }
     hh_words_release(&words);
     return code;
@@ -325,7 +320,10 @@ static hh_code run_perplexity(const hh_subject *s, int64_t n, hh_error *err) {
         code = hh_text_read(files.word[i], &text, &len, err);
         for (int64_t k = 0; k < n && code == HH_OK; k++) {
             code = hh_eval_perplexity(&p, &s[k], text, len, length, limit, err);
-            if (code != HH_OK) break;
+            if (code != HH_OK) {
+                hh_fail_in(err, "%s", files.word[i]);
+                break;
+            }
             if (k == 0) {
                 hh_cells_add(&t, "%s", name);
                 hh_cells_add(&t, "%lld", (long long)p.length);
@@ -421,6 +419,7 @@ static hh_code check_outputs(hh_error *err) {
     } out[] = {{"json", json_file}, {"html", html_file}, {"summary", summary_file}};
     for (int i = 0; i < 3; i++) {
         if (!out[i].path) continue;
+        HH_TRY(hh_file_check_target(out[i].path, err));
         for (int64_t k = 0; k < files.n; k++)
             if (hh_same_file(out[i].path, files.word[k]))
                 return hh_fail(err, HH_EINVAL, "--%s %s is a --file that eval reads; name another", out[i].option,

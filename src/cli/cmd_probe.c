@@ -128,8 +128,7 @@ static hh_code pairs_from_tasks(pair_list *p, const hh_tokenizer *t, const hh_ne
     hh_code code = words.n ? HH_OK : hh_fail(err, HH_EINVAL, "--tasks is empty");
     for (int64_t i = 0; i < words.n && code == HH_OK; i++) {
         hh_needle_task task;
-        if (!hh_needle_task_parse(words.word[i], &task))
-            code = hh_fail(err, HH_EINVAL, "--tasks: '%s' is not a needle task", words.word[i]);
+        code = hh_needle_task_parse(words.word[i], &task, err);
         for (int kind = HH_CORRUPT_VALUE; kind <= HH_CORRUPT_KEY && code == HH_OK; kind++) {
             if (!strcmp(corruption, kind == HH_CORRUPT_VALUE ? "key" : "value")) continue;
             if (p->n == MAX_CAPABILITIES) {
@@ -188,7 +187,7 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
         for (int64_t i = 0; i < s->n_capabilities; i++) {
             const hh_capability_scores *c = &s->capability[i];
             hh_buf_printf(&text,
-                          "%s%-24s %3lld pairs used, %lld dropped (too little effect); attribution against receiver "
+                          "%s%-24s pairs: %lld used, %lld dropped (too little effect); attribution against receiver "
                           "scores: Spearman %.2f\n",
                           i ? "" : "\n", c->name, (long long)c->used, (long long)c->n_dropped, c->spearman);
         }
@@ -209,13 +208,12 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
 
 /* "all" is -1. */
 static hh_code parse_senders(int64_t *out, hh_error *err) {
-    int64_t *number, n;
+    char *end;
     *out = -1;
     if (strcmp(senders, "all") == 0) return HH_OK;
-    HH_TRY(hh_parse_int_list("senders", senders, &number, &n, err));
-    *out = n == 1 ? number[0] : -1;
-    hh_free(number);
-    if (*out >= 0) return HH_OK;
+    const long n = strtol(senders, &end, 10);
+    *out = n;
+    if (*senders && !*end && n >= 0 && n <= INT32_MAX) return HH_OK;
     return hh_fail(err, HH_EINVAL, "--senders %s: a number of heads from 0, or all", senders);
 }
 

@@ -208,7 +208,7 @@ static hh_code train_step(const char *model, const json_t *stage, size_t index, 
 /* The file, or the shipped recipe of that name: beside the shipped models. */
 static hh_code find_recipe(char **out, hh_error *err) {
     *out = NULL;
-    if (hh_file_exists(recipe_path)) {
+    if (hh_file_exists(recipe_path) && !hh_is_directory(recipe_path)) {
         *out = hh_strdup(recipe_path);
         return HH_OK;
     }
@@ -275,6 +275,7 @@ static hh_code transfer(const char *model, hh_error *err) {
     char *file;
     json_t *recipe = NULL;
     if (!*out_dir) return hh_fail(err, HH_EINVAL, "transfer needs --out DIR");
+    HH_TRY(hh_cli_check_name(out_dir, err));
     HH_TRY(find_recipe(&file, err));
     recipe_path = file;
     hh_buf text = {0};

@@ -118,7 +118,16 @@ static int show_verb(const verb *v) {
 }
 
 static int fail_verb(const char *name) {
-    fprintf(stderr, "hydrahead: there is no verb '%s'; `hydrahead help` lists them\n", name);
+    const char *best = NULL;
+    int nearest = 3;
+    for (int i = 0; i < N_VERBS; i++) {
+        const int d = hh_word_distance(name, verbs[i].name);
+        if (d < nearest && 2 * (size_t)d < strlen(name)) nearest = d, best = verbs[i].name;
+    }
+    if (best)
+        fprintf(stderr, "hydrahead: there is no verb '%s'; did you mean %s? `hydrahead help` lists all\n", name, best);
+    else
+        fprintf(stderr, "hydrahead: there is no verb '%s'; `hydrahead help` lists them\n", name);
     return 2;
 }
 

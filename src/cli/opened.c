@@ -63,6 +63,7 @@ void hh_cli_bytes_text(double bytes, char out[32]) {
 
 hh_code hh_cli_check_out(const char *model_path, const char *out_dir, bool force, hh_error *err) {
     char *model;
+    HH_TRY(hh_cli_check_name(out_dir, err));
     HH_TRY(hh_model_locate(&model, model_path, err));
     char *log = hh_path_join(out_dir, "log.jsonl"), *config = hh_path_join(out_dir, "config.json");
     hh_code code = HH_OK;

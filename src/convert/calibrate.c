@@ -95,6 +95,8 @@ hh_code hh_calibrate_on_text(const hh_model *teacher, const hh_tokenizer *t, con
     const size_t most = (size_t)*n * 16; /* bytes; no text has tokens that long on average */
     hh_code code = file ? hh_text_read(file, &text, &len, err) : hh_text_shipped(false, &text, &len, err);
     if (code == HH_OK) code = hh_tokenizer_encode(t, text, len < most ? len : most, HH_ENCODE_PLAIN, &ids, err);
+    if (code == HH_OK && !ids.len)
+        code = hh_fail(err, HH_EINVAL, "%s: the calibration text is empty", file ? file : "the shipped excerpt");
     if (ids.len < *n) *n = ids.len;
     const int64_t native = teacher->config.max_position;
     if (code == HH_OK)

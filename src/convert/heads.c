@@ -31,8 +31,10 @@ static hh_code read_row(double *out, hh_json_object o, const char *field, const 
 static hh_code read_matrix(double *out, hh_json_object o, const char *field, const hh_heads *h, hh_error *err) {
     const json_t *v = hh_json_get(o, field);
     if (!json_is_array(v) || (int64_t)json_array_size(v) != h->n_layers)
-        return hh_fail(err, HH_EFORMAT, "%s: field '%s%s' is %s; a list of %" PRId64 " layers was expected", o.path,
-                       o.within, field, v ? "of another shape" : "missing", h->n_layers);
+        return hh_fail(err, HH_EFORMAT,
+                       "%s: field '%s%s' is %s; a list of %" PRId64
+                       " layers was expected, as in the heads.json of `hydrahead probe`",
+                       o.path, o.within, field, v ? "of another shape" : "missing", h->n_layers);
     for (int64_t r = 0; r < h->n_layers; r++)
         HH_TRY(read_row(out + r * h->n_heads, o, field, json_array_get(v, (size_t)r), r, h->n_heads, err));
     return HH_OK;

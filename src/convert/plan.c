@@ -134,8 +134,10 @@ static hh_code read_object(hh_plan *out, const char *path, const json_t *root, h
     copy_text(out->budget, sizeof out->budget, json_object_get(root, "budget"));
     const json_t *layers = json_object_get(root, "full_attention_heads");
     if (!json_is_array(layers) || (int64_t)json_array_size(layers) != L)
-        return hh_fail(err, HH_EFORMAT, "%s: field 'full_attention_heads' is not a list of %" PRId64 " layers", path,
-                       L);
+        return hh_fail(err, HH_EFORMAT,
+                       "%s: field 'full_attention_heads' is not a list of %" PRId64
+                       " layers; plans are what `hydrahead select` writes",
+                       path, L);
     for (int64_t l = 0; l < L; l++) HH_TRY(read_heads_of_layer(out, path, l, json_array_get(layers, (size_t)l), err));
     return read_reasons(out, path, json_object_get(root, "kept"), err);
 }

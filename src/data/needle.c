@@ -35,13 +35,19 @@ const char *hh_needle_task_name(hh_needle_task t) {
     return settings[t].name;
 }
 
-bool hh_needle_task_parse(const char *name, hh_needle_task *out) {
-    for (int i = 0; i < HH_NEEDLE_TASKS; i++)
+hh_code hh_needle_task_parse(const char *name, hh_needle_task *out, hh_error *err) {
+    hh_buf known = {0};
+    for (int i = 0; i < HH_NEEDLE_TASKS; i++) {
         if (strcmp(settings[i].name, name) == 0) {
             *out = (hh_needle_task)i;
-            return true;
+            hh_buf_release(&known);
+            return HH_OK;
         }
-    return false;
+        hh_buf_printf(&known, "%s%s", i ? ", " : "", settings[i].name);
+    }
+    hh_fail(err, HH_EINVAL, "'%s' is no needle task; there are %s", name, known.data);
+    hh_buf_release(&known);
+    return HH_EINVAL;
 }
 
 void hh_needle_draw_text(const hh_needles *n, hh_mt *mt, hh_needle_kind k, char *out, size_t size) {

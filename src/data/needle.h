@@ -25,8 +25,8 @@ typedef enum hh_needle_task {
     HH_NIAH_BOOK,
     HH_NEEDLE_TASKS
 } hh_needle_task;
-const char *hh_needle_task_name(hh_needle_task t); /* "niah_single_1", ... */
-bool hh_needle_task_parse(const char *name, hh_needle_task *out);
+const char *hh_needle_task_name(hh_needle_task t);                                  /* "niah_single_1", ... */
+hh_code hh_needle_task_parse(const char *name, hh_needle_task *out, hh_error *err); /* HH_EINVAL lists the names */
 
 typedef struct hh_needle_sample {
     char *prompt;    /* the text up to the place where the model answers (RULER's answer prefix included) */

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "base/progress.h"
 
+#include <errno.h>
 #include <string.h>
 
 typedef struct shard_header {
@@ -43,7 +44,7 @@ static uint64_t fingerprint(const hh_tokenizer *t, uint64_t h) {
 }
 
 static hh_code make_key(const char *path, const hh_tokenizer *t, uint64_t *key, hh_error *err) {
-    if (!hh_file_exists(path)) return hh_fail(err, HH_EIO, "%s: cannot be opened", path);
+    if (!hh_file_exists(path)) return hh_fail(err, HH_EIO, "%s: cannot be opened: %s", path, strerror(errno));
     *key = fingerprint(t, hh_file_stamp(path, hh_hash64(path, strlen(path), 1)));
     return HH_OK;
 }

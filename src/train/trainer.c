@@ -49,8 +49,8 @@ static hh_code check_student(const hh_trainer_options *o, const hh_model *teache
         int64_t hybrid = 0;
         for (int64_t l = 0; l < s->n_layers; l++) hybrid += !m->w.layer[l].dense;
         if (!hybrid)
-            return hh_fail(err, HH_EINVAL,
-                           "%s: the student has no hybrid layer to train; make one with `hydrahead convert`", stage);
+            return hh_fail(err, HH_EINVAL, "%s: %s has no hybrid layer to train; make one with `hydrahead convert`",
+                           stage, m->path);
     }
     if (!teacher) return HH_OK;
     const hh_config *t = &teacher->config;

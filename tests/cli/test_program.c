@@ -172,6 +172,36 @@ static void test_refusals_leave_nothing(void **state) {
     assert_int_equal(run("hydrahead run nano hi --system x"), 2);
 }
 
+/* A refusal says what to do instead, names the file as it was given, and comes before the work. */
+static void test_refusals_help(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        int code;
+        const char *says;
+    } all[] = {
+        {"hydrahead prob nano", 2, "did you mean probe?"},
+        {"hydrahead quux nano", 2, "`hydrahead help` lists them"},
+        {"hydrahead eval ruler nano --tasks niah_singel_1", 2, "niah_single_1, niah_single_2"},
+        {"hydrahead probe nano --tasks niah_singel_1 --out \"$TMP\"/p", 2, "niah_single_1, niah_single_2"},
+        {"hydrahead probe nano --senders some --samples 1 --out \"$TMP\"/p", 2, "a number of heads from 0, or all"},
+        {"hydrahead eval ruler nano --lengths 1000000 --json /no/such/folder/r.json", 1,
+         "/no/such/folder/r.json: cannot be created"},
+        {"hydrahead select tests/convert/golden/heads.json --heads 4 --out /no/such/p.json", 1,
+         "/no/such/p.json: cannot"},
+        {"hydrahead convert nano --plan tests/convert/golden/heads.json --out \"$TMP\"/c", 1, "`hydrahead select`"},
+        {"hydrahead convert nano --plan x --out nano", 2, "name another directory"},
+        {"hydrahead train nano --stage extend --steps 1 --out nano", 2, "name another directory"},
+        {"hydrahead transfer nano --recipe nano --out nano", 2, "name another directory"},
+        {"hydrahead tokenize nano --decode 1,x", 2, "'x' is not a token id"},
+        {"hydrahead eval perplexity nano --file tests/fuzz/seeds/run/empty", 2,
+         "seeds/run/empty: the text has 0 tokens"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (run(all[i].line) != all[i].code || !strstr(errors.data, all[i].says))
+            fail_msg("%s: %s", all[i].line, errors.data);
+}
+
 /* HYDRAHEAD_TRACE is JSON with every op of a layer, and nothing else changes. */
 static void test_trace(void **state) {
     (void)state;
@@ -223,6 +253,7 @@ int main(void) {
         cmocka_unit_test(test_options_without_effect_are_refused),
         cmocka_unit_test(test_students_learn_side_by_side),
         cmocka_unit_test(test_refusals_leave_nothing),
+        cmocka_unit_test(test_refusals_help),
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_main_man_page_lists_verbs),
         cmocka_unit_test(test_install),

@@ -38,7 +38,7 @@ static hh_code check_golden(void *context, const json_t *o, hh_error *e) {
     if (strcmp(task, g->task) || length != g->length || seed != g->seed) {
         hh_needles_free(g->needles);
         hh_needle_options options = {.length = length, .seed = (uint32_t)seed};
-        assert_true(hh_needle_task_parse(task, &options.task));
+        assert_ok(hh_needle_task_parse(task, &options.task, &err));
         HH_TRY(hh_needles_new(&g->needles, nano, &options, e));
         snprintf(g->task, sizeof g->task, "%s", task);
         g->length = length;
