@@ -140,11 +140,6 @@ typedef struct cost {
     char *why;          /* it does not */
 } cost;
 
-static hh_code parse_task(hh_needle_task *out, hh_error *err) {
-    if (hh_needle_task_parse(task_name, out)) return HH_OK;
-    return hh_fail(err, HH_EINVAL, "--task: '%s' is not a needle task; hydrahead eval --help names them", task_name);
-}
-
 static hh_code measure(cost *c, const hh_subject s[2], hh_error *err) {
     static hh_needle_task task;
     char *text = NULL;
@@ -154,7 +149,7 @@ static hh_code measure(cost *c, const hh_subject s[2], hh_error *err) {
         code = hh_eval_perplexity(&c->p[i], &s[i], text, len, length, windows, err);
     hh_free(text);
     if (code != HH_OK || !samples) return code;
-    HH_TRY(parse_task(&task, err));
+    HH_TRY(hh_needle_task_parse(task_name, &task, err));
     const hh_ruler_options o = {.task = &task,
                                 .length = &length,
                                 .n_tasks = 1,
@@ -256,7 +251,7 @@ static hh_code check_words(const char *path, hh_error *err) {
     if (!*out_dir) return hh_fail(err, HH_EINVAL, "quantize needs --out DIR");
     if (common.seed > UINT32_MAX)
         return hh_fail(err, HH_EINVAL, "--seed: RULER's seeds have 32 bits; %lld is too large", (long long)common.seed);
-    HH_TRY(parse_task(&task, err));
+    HH_TRY(hh_needle_task_parse(task_name, &task, err));
     return hh_cli_check_out(path, out_dir, force, err);
 }
 
