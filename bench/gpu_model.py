@@ -108,7 +108,7 @@ def inference(shape, kind, contexts):
         n = l['context'] * T
         emit(f'{shape} {kind} prefill {n // K}K', l['prefill_tok_s'], 'tokens/s', PEER_PREFILL.get((shape, n)) if kind == 'dense' else None,
              FLOOR_PREFILL.get((shape, kind, n)), TARGET_PREFILL.get((shape, kind, n)), seconds=round(l['context'] / l['prefill_tok_s'], 3))
-        plan = call('plan', path, '--ctx', l['context'] + (8 if a.tiny else 64), '--json')
+        plan = call('plan', path, '--ctx', l['context'] + (8 if a.tiny else 67), '--json')
         if plan:
             p = plan[0]
             floor = COPY / (p.get('weights', 0) + p.get('mapped', 0) + p['kv_cache'] + 2 * p.get('states', 0))
@@ -212,7 +212,7 @@ def print_table(path):
 
 
 SECTIONS = {
-    'prefill': lambda: inference(a.shape, 'dense', [4 * K, 32 * K, 128 * K]),
+    'prefill': lambda: inference(a.shape, 'dense', [2 * K, 4 * K, 32 * K, 128 * K]),
     'train2k': lambda: training(a.shape, 'dense', 8, 2 * K),
     '7to1': lambda: inference(a.shape, '7to1', [4 * K, 32 * K, 128 * K, 512 * K]),
     'probe': lambda: probing(a.shape),
@@ -222,7 +222,7 @@ SECTIONS = {
     'small': lambda: (training('smollm2-135m', '3to1', 1, 64, 'dense', steps=8), training('smollm2-135m', '3to1', 8, K, 'dense', steps=8),
                       training('nano', '7to1', 1, 64, 'dense', steps=8), training('nano', '7to1', 16, 256, 'dense', steps=8),
                       training('nano', 'dense', 16, 512, steps=8)),
-    'smollm2': lambda: (inference('smollm2-135m', 'dense', [4 * K, 32 * K, 128 * K]),
+    'smollm2': lambda: (inference('smollm2-135m', 'dense', [2 * K, 4 * K, 32 * K, 128 * K]),
                         inference('smollm2-135m', '7to1', [4 * K, 32 * K, 128 * K, 512 * K])),
     'train16k': lambda: (training(a.shape, 'dense', 2, 16 * K, steps=2), training(a.shape, '3to1', 2, 16 * K, steps=2)),
     'plan': lambda: (memory_of_run('nano', 'dense', 8 * K), memory_of_run('nano', '7to1', 64 * K), memory_of_run('smollm2-135m', 'dense', 8 * K)),
