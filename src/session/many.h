@@ -1,5 +1,5 @@
-/* Several sequences over a model, answered greedily at once: prompts in packed forwards, then a token of each a step.
- * What a sequence is answered depends on the others by rounding at most. */
+/* Prompts answered greedily, several at once: a group whose sessions read their prompts one after another and then step
+ * together. An answer is the one that its prompt has alone, bit for bit. */
 #ifndef HH_SESSION_MANY_H
 #define HH_SESSION_MANY_H
 
