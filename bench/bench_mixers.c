@@ -78,12 +78,13 @@ typedef struct attention_case {
     hh_span span[64];
     int64_t n_spans;
     int32_t kv_of_q[64];
+    bool inference; /* behind a cache: no backward follows */
 } attention_case;
 
 static void attention_forward(void *context) {
     attention_case *c = context;
     be->decoding = c->q.dim[0] == c->n_spans;
-    be->ops->attention_fwd(be, c->o, c->lse, c->q, c->kv, c->span, c->n_spans, c->kv_of_q, 0);
+    be->ops->attention_fwd(be, c->o, c->inference ? HH_NONE : c->lse, c->q, c->kv, c->span, c->n_spans, c->kv_of_q, 0);
     be->decoding = false;
 }
 static void attention_backward(void *context) {
@@ -95,7 +96,7 @@ static void attention_backward(void *context) {
 /* n_spans sequences of T tokens; with pos > 0 only the last token (decode) at that position. */
 static void bench_attention(int64_t n_spans, int64_t T, int64_t Hq, int64_t G, int64_t D, int64_t pos, hh_dtype type) {
     memory.used = 0;
-    attention_case c = {.n_spans = n_spans};
+    attention_case c = {.n_spans = n_spans, .inference = pos > 0};
     const int64_t rows = n_spans * T, keys = pos ? pos + T : rows;
     c.q = heads(rows, Hq, D), c.o = heads(rows, Hq, D), c.dq = heads(rows, Hq, D), c.do_ = heads(rows, Hq, D);
     c.lse = hh_tensor_join(heads(rows, Hq, 1));
@@ -191,6 +192,8 @@ int main(int argc, char **argv) {
     bench_attention(1, 2048, 4, 1, 128, 0, HH_DTYPE_F32);
     bench_attention(1, 512, 9, 3, 64, 8192, HH_DTYPE_F32);
     bench_attention(1, 512, 9, 3, 64, 8192, HH_DTYPE_BF16);
+    bench_attention(1, 512, 1, 1, 64, 32768, HH_DTYPE_BF16);
+    bench_attention(1, 512, 4, 1, 128, 8192, HH_DTYPE_BF16);
     bench_attention(1, 1, 9, 3, 64, 8192, HH_DTYPE_F32);
     bench_attention(1, 1, 9, 3, 64, 8192, HH_DTYPE_BF16);
     bench_attention(1, 1, 1, 1, 64, 32768, HH_DTYPE_F32);

@@ -44,7 +44,7 @@ hh_pair_rows HH_SIMD_NAME(linear_pair_rows)(hh_backend *be, hh_tensor x) {
     round_job j = {x, hh_arena_alloc(&be->scratch, (size_t)(T * ld) * sizeof *j.q),
                    hh_arena_alloc(&be->scratch, (size_t)(T * ld / HH_PAIR_GROUP) * sizeof *j.scale), ld};
     hh_parallel_for(T * ld < 65536 ? 1 : be->n_threads, T, round_row, &j);
-    return (hh_pair_rows){j.q, j.scale, ld};
+    return hh_pair_rows_of(j.q, j.scale, ld);
 }
 
 /* Blocks of 32 integers that are stored as such: q to 16 bits, d as it is. */
@@ -128,7 +128,7 @@ void HH_SIMD_NAME(linear_pair_tile)(hh_arena *scratch, hh_tensor y, hh_pair_rows
         }
         for (int64_t t = t0; t < t1; t += TOKENS) {
             const int64_t m = t1 - t < TOKENS ? t1 - t : TOKENS;
-            const hh_pair_rows from = hh_pair_rows_from(x, t, k0);
+            const hh_pair_rows from = hh_pair_rows_from(x, t, k0 / HH_PAIR_GROUP);
             for (int64_t p = 0; p < panels; p++) {
                 const int64_t left = n - p * HH_PANEL;
                 float *to = hh_row(y, t) + it.column + p * HH_PANEL;

@@ -44,15 +44,22 @@ static inline void hh_pairs_round(int16_t *q, float *scale, int64_t scale_stride
     }
 }
 
-/* Rows of integers with their scales, [rows, ld] and [rows, ld / 32]. */
+/* Rows of integers: pair l of row i stands at q + i * row + l * pair, the scale of its group g at scale + i * scale_row + g. */
 typedef struct hh_pair_rows {
     const int16_t *q;
     const float *scale;
-    int64_t ld;
+    int64_t row, pair, scale_row;
 } hh_pair_rows;
 
-static inline hh_pair_rows hh_pair_rows_from(hh_pair_rows a, int64_t row, int64_t column) {
-    return (hh_pair_rows){a.q + row * a.ld + column, a.scale + (row * a.ld + column) / HH_PAIR_GROUP, a.ld};
+/* [rows, ld] with scale [rows, ld / 32]. */
+static inline hh_pair_rows hh_pair_rows_of(const int16_t *q, const float *scale, int64_t ld) {
+    return (hh_pair_rows){q, scale, ld, 2, ld / HH_PAIR_GROUP};
+}
+/* From a row and a group on. */
+static inline hh_pair_rows hh_pair_rows_from(hh_pair_rows a, int64_t row, int64_t group) {
+    a.q += row * a.row + group * (HH_PAIR_GROUP / 2) * a.pair;
+    a.scale += row * a.scale_row + group;
+    return a;
 }
 
 /* acc += the sums of a's pairs times b's. The empty statement keeps the sums in registers: left alone, gcc multiplies first and
@@ -87,18 +94,18 @@ static inline __attribute__((always_inline)) void pair_block(const int rows, flo
     }
     for (int64_t g = 0; g < groups; g++) {
         hh_vi acc[HH_PANEL_ROWS][2];
-        const int16_t *p = a.q + g * HH_PAIR_GROUP;
+        const int16_t *p = a.q + g * (HH_PAIR_GROUP / 2) * a.pair;
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = (hh_vi){0};
 #pragma GCC unroll 1
-        for (int l = 0; l < HH_PAIR_GROUP / 2; l++, p += 2, B += 2 * HH_PANEL) {
+        for (int l = 0; l < HH_PAIR_GROUP / 2; l++, p += a.pair, B += 2 * HH_PANEL) {
             hh_vi b0, b1;
             memcpy(&b0, B, sizeof b0);
             memcpy(&b1, B + 2 * HH_VW, sizeof b1);
 #pragma GCC unroll 16
             for (int i = 0; i < rows; i++) {
                 int32_t pair;
-                memcpy(&pair, p + i * a.ld, sizeof pair);
+                memcpy(&pair, p + i * a.row, sizeof pair);
                 acc[i][0] = hh_pair_dot(acc[i][0], hh_vset_int(pair), b0);
                 acc[i][1] = hh_pair_dot(acc[i][1], hh_vset_int(pair), b1);
             }
@@ -106,7 +113,7 @@ static inline __attribute__((always_inline)) void pair_block(const int rows, flo
         const hh_vf s0 = hh_vload(scale + g * HH_PANEL), s1 = hh_vload(scale + g * HH_PANEL + HH_VW);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            const hh_vf s = hh_vset(a.scale[i * (a.ld / HH_PAIR_GROUP) + g]);
+            const hh_vf s = hh_vset(a.scale[i * a.scale_row + g]);
             sum[i][0] = hh_vfma(hh_int_to_float(acc[i][0]), s * s0, sum[i][0]);
             sum[i][1] = hh_vfma(hh_int_to_float(acc[i][1]), s * s1, sum[i][1]);
         }
