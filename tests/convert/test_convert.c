@@ -3,6 +3,7 @@
 #include "convert/migrate.h"
 #include "model/forward.h"
 #include "support/gradcheck.h"
+#include "support/small.h"
 #include "support/support.h"
 
 #include <math.h>
@@ -14,22 +15,7 @@ static hh_error err;
 static hh_backend *be;
 
 static hh_model *make_teacher(hh_family family) {
-    hh_config c = {.family = family,
-                   .n_layers = L,
-                   .n_heads = H,
-                   .n_kv_heads = G,
-                   .head_dim = D,
-                   .width = C,
-                   .ffn = 40,
-                   .vocab = V,
-                   .max_position = 64,
-                   .norm_eps = 1e-6,
-                   .tied = true,
-                   .qk_norm = family == HH_QWEN3,
-                   .attention_bias = family == HH_QWEN2,
-                   .stored = HH_DTYPE_F32,
-                   .rope = {.kind = HH_ROPE_DEFAULT, .theta = 10000, .factor = 1},
-                   .bos_id = -1};
+    const hh_config c = small_config(family, (small_shape){L, H, G, D, C, V});
     hh_model *m;
     assert_ok(hh_model_create(&m, be, &c, &err));
     fill_normal(m->flat, 3, 0.15);

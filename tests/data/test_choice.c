@@ -1,22 +1,8 @@
 /* Choice items: what is read, what is refused, and how texts become tokens. */
 #include "data/choice.h"
-#include "support/support.h"
+#include "data/nano.h"
 
 #include <string.h>
-
-static hh_error err;
-static hh_tokenizer *nano;
-
-static int open_nano(void **state) {
-    (void)state;
-    return hh_tokenizer_open_json(&nano, "models/nano/tokenizer.json", &err) != HH_OK;
-}
-
-static int close_nano(void **state) {
-    (void)state;
-    hh_tokenizer_close(nano);
-    return 0;
-}
 
 static void three_kinds_are_read(void **state) {
     (void)state;

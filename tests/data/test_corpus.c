@@ -1,24 +1,10 @@
 /* Text files, token shards, mixtures and needle documents: what a training run may rely on. */
 #include "data/corpus.h"
 #include "data/haystack.h"
-#include "support/support.h"
+#include "data/nano.h"
 
 #include <string.h>
 #include <zlib.h>
-
-static hh_error err;
-static hh_tokenizer *nano;
-
-static int open_nano(void **state) {
-    (void)state;
-    return hh_tokenizer_open_json(&nano, "models/nano/tokenizer.json", &err) != HH_OK;
-}
-
-static int close_nano(void **state) {
-    (void)state;
-    hh_tokenizer_close(nano);
-    return 0;
-}
 
 static const char two_documents[] = "One two three.\n\nFour.\n<|endoftext|>\nFive <|endoftext|> six.\n<|endoftext|>\n";
 

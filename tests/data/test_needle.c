@@ -4,23 +4,9 @@
 #include "data/needle.h"
 #include "data/needle_docs.h"
 #include "data/ruler_words.h"
-#include "support/support.h"
+#include "data/nano.h"
 
 #include <string.h>
-
-static hh_error err;
-static hh_tokenizer *nano;
-
-static int open_nano(void **state) {
-    (void)state;
-    return hh_tokenizer_open_json(&nano, "models/nano/tokenizer.json", &err) != HH_OK;
-}
-
-static int close_nano(void **state) {
-    (void)state;
-    hh_tokenizer_close(nano);
-    return 0;
-}
 
 typedef struct golden_run {
     hh_needles *needles;

@@ -4,33 +4,20 @@
 #define HH_TESTS_FUZZ_TINY_H
 
 #include "base/rng.h"
-#include "model/model.h"
+#include "support/small.h"
 
 enum { FUZZ_VOCAB = 17 };
 
 static hh_model *fuzz_model(void) {
     static hh_model *m;
-    static hh_config c = {.family = HH_LLAMA,
-                          .hybrid = true,
-                          .n_layers = 2,
-                          .n_heads = 2,
-                          .n_kv_heads = 2,
-                          .head_dim = 4,
-                          .width = 8,
-                          .ffn = 8,
-                          .vocab = FUZZ_VOCAB,
-                          .max_position = 256,
-                          .norm_eps = 1e-6,
-                          .tied = true,
-                          .stored = HH_DTYPE_F32,
-                          .beta_scale = 2,
-                          .gdn_conv = true,
-                          .bos_id = -1,
-                          .rope = {.theta = 10000, .factor = 1}};
+    hh_config c = small_config(HH_LLAMA, (small_shape){2, 2, 2, 4, 8, FUZZ_VOCAB});
     hh_error err = {0};
     hh_backend *be;
     if (m) return m;
-    c.fa[0][0] = c.fa[1][1] = true;
+    c.hybrid = c.gdn_conv = true;
+    c.beta_scale = 2;
+    c.dense[0] = c.dense[1] = false;
+    c.fa[0][1] = c.fa[1][0] = false;
     if (hh_cpu_open(&be, 1, HH_PRECISION_F32, NULL, &err) != HH_OK || hh_model_create(&m, be, &c, &err) != HH_OK)
         hh_assert_failed(__FILE__, __LINE__, err.text);
     hh_rng rng = hh_rng_seeded(1);

@@ -1,11 +1,9 @@
 /* The gradient of every parameter of a small teacher and of hybrids equals PyTorch's in float64. */
 #include "support/support.h"
-#include "support/zoo.h"
+#include "model/backend.h"
 
 #include <math.h>
 #include <string.h>
-
-static hh_backend *be;
 
 /* Of the largest element of a parameter's gradient, or of 1 when all are smaller. */
 #define TOLERANCE 1e-9
@@ -128,18 +126,6 @@ static void test_chunked(void **state) {
 static void test_recurrent(void **state) {
     (void)state;
     check_all(HH_GDN_RECURRENT);
-}
-
-static int open_backend(void **state) {
-    (void)state;
-    be = zoo_backend();
-    return 0;
-}
-
-static int close_backend(void **state) {
-    (void)state;
-    hh_backend_close(be);
-    return 0;
 }
 
 int main(void) {

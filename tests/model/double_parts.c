@@ -1,11 +1,9 @@
 /* Parts of a block, taps and the detached backward, against central differences and against the whole, in double. */
 #include "support/support.h"
-#include "support/zoo.h"
+#include "model/backend.h"
 
 #include <math.h>
 #include <string.h>
-
-static hh_backend *be;
 
 static const char *const models[] = {"gradient_teacher", "gradient_default", "gradient_gate_everything",
                                      "gradient_norm"};
@@ -242,18 +240,6 @@ static void test_backward_without_weight_gradients(void **state) {
         hh_gradients_free(g, be);
         subject_close(s);
     }
-}
-
-static int open_backend(void **state) {
-    (void)state;
-    be = zoo_backend();
-    return 0;
-}
-
-static int close_backend(void **state) {
-    (void)state;
-    hh_backend_close(be);
-    return 0;
 }
 
 int main(void) {

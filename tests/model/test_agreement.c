@@ -1,11 +1,9 @@
 /* hydrahead computes what transformers and the hybrid's reference compute: logits of random models, in float32. */
 #include "support/support.h"
-#include "support/zoo.h"
+#include "model/backend.h"
 
 #include <math.h>
 #include <string.h>
-
-static hh_backend *be;
 
 /* What the issue asks for: of the largest logit. */
 #define TOLERANCE 2e-5
@@ -55,18 +53,6 @@ static void test_trainable_weights_give_the_same(void **state) {
     (void)state;
     check_all(false, HH_LOAD_REAL);
     check_all(true, HH_LOAD_REAL);
-}
-
-static int open_backend(void **state) {
-    (void)state;
-    be = zoo_backend();
-    return 0;
-}
-
-static int close_backend(void **state) {
-    (void)state;
-    hh_backend_close(be);
-    return 0;
 }
 
 int main(void) {

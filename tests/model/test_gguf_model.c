@@ -2,12 +2,10 @@
  * logits as transformers. */
 #include "support/gguf_image.h"
 #include "support/support.h"
-#include "support/zoo.h"
+#include "model/backend.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static hh_backend *be;
 
 /* The checkpoint's name of a GGUF tensor. */
 static void original_name(char out[128], const char *gguf) {
@@ -112,18 +110,6 @@ static void test_llama_from_gguf_equals_transformers(void **state) {
     hh_free(want);
     hh_free(ids);
     hh_model_close(same);
-}
-
-static int open_backend(void **state) {
-    (void)state;
-    be = zoo_backend();
-    return 0;
-}
-
-static int close_backend(void **state) {
-    (void)state;
-    hh_backend_close(be);
-    return 0;
 }
 
 int main(void) {

@@ -1,7 +1,7 @@
 /* What must not change a result: how a sequence is cut, what is packed beside it, which form of the delta rule computes
  * it, whether a cache was copied, saved or filled token by token. Float build, to rounding. */
 #include "support/support.h"
-#include "support/zoo.h"
+#include "model/backend.h"
 
 #include "base/progress.h"
 
@@ -9,8 +9,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-
-static hh_backend *be;
 
 /* Of the largest logit: float32 rounding through two layers. */
 #define TOLERANCE 1e-5
@@ -284,18 +282,6 @@ static void test_saving_changes_nothing(void **state) {
         hh_model_close(m);
         hh_model_close(again);
     }
-}
-
-static int open_backend(void **state) {
-    (void)state;
-    be = zoo_backend();
-    return 0;
-}
-
-static int close_backend(void **state) {
-    (void)state;
-    hh_backend_close(be);
-    return 0;
 }
 
 int main(void) {

@@ -1,14 +1,12 @@
 /* Opening what does not fit its configuration is refused by tensor, file and shapes; what fits is used as it is stored. */
 #include "support/support.h"
-#include "support/zoo.h"
+#include "model/backend.h"
 
 #include "format/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static hh_backend *be;
 
 /* What a test does to a checkpoint's tensors before they are written again. */
 typedef void change_fn(hh_named_tensor *t, int64_t *n);
@@ -235,18 +233,6 @@ static void test_verbs(void **state) {
     hh_buf_release(&y);
     hh_buf_release(&out);
     hh_buf_release(&errors);
-}
-
-static int open_backend(void **state) {
-    (void)state;
-    be = zoo_backend();
-    return 0;
-}
-
-static int close_backend(void **state) {
-    (void)state;
-    hh_backend_close(be);
-    return 0;
 }
 
 int main(void) {

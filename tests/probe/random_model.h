@@ -2,10 +2,10 @@
 #ifndef HH_TESTS_PROBE_RANDOM_MODEL_H
 #define HH_TESTS_PROBE_RANDOM_MODEL_H
 
+#include "support/small.h"
 #include "support/support.h"
 
 #include "base/rng.h"
-#include "model/model.h"
 #include "tensor/mirror.h"
 
 #include <math.h>
@@ -13,25 +13,9 @@
 static int64_t random_head_dim = 8;
 
 static hh_model *random_model(hh_backend *be, hh_family family, uint64_t seed) {
-    hh_config c = {.family = family,
-                   .n_layers = 2,
-                   .n_heads = 4,
-                   .n_kv_heads = 2,
-                   .head_dim = random_head_dim,
-                   .width = 24,
-                   .ffn = 40,
-                   .vocab = 53,
-                   .max_position = 64,
-                   .norm_eps = 1e-6,
-                   .tied = family != HH_LLAMA,
-                   .qk_norm = family == HH_QWEN3,
-                   .stored = HH_DTYPE_F32,
-                   .bos_id = -1,
-                   .rope = {.theta = 10000, .factor = 1}};
-    for (int64_t l = 0; l < c.n_layers; l++) {
-        c.dense[l] = true;
-        for (int64_t h = 0; h < c.n_heads; h++) c.fa[l][h] = true;
-    }
+    hh_config c = small_config(family, (small_shape){2, 4, 2, random_head_dim, 24, 53});
+    c.tied = family != HH_LLAMA;
+    c.attention_bias = false;
     hh_error err = {0};
     hh_model *m;
     assert_int_equal(hh_model_create(&m, be, &c, &err), HH_OK);

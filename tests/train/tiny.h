@@ -7,6 +7,7 @@
 #include "convert/migrate.h"
 #include "data/corpus.h"
 #include "support/gradcheck.h"
+#include "support/small.h"
 #include "support/support.h"
 #include "tensor/mirror.h"
 #include "train/initialise.h"
@@ -22,21 +23,7 @@ static hh_error err;
 static int64_t tiny_head_dim = 8;
 
 static hh_config tiny_config(void) {
-    return (hh_config){.family = HH_QWEN3,
-                       .n_layers = TINY_L,
-                       .n_heads = TINY_H,
-                       .n_kv_heads = 2,
-                       .head_dim = tiny_head_dim,
-                       .width = 32,
-                       .ffn = 40,
-                       .vocab = TINY_V,
-                       .max_position = 64,
-                       .norm_eps = 1e-6,
-                       .tied = true,
-                       .qk_norm = true,
-                       .stored = HH_DTYPE_F32,
-                       .rope = {.kind = HH_ROPE_DEFAULT, .theta = 10000, .factor = 1},
-                       .bos_id = -1};
+    return small_config(HH_QWEN3, (small_shape){TINY_L, TINY_H, 2, tiny_head_dim, 32, TINY_V});
 }
 
 static hh_model *tiny_teacher(hh_backend *be, uint64_t seed) {
