@@ -104,7 +104,7 @@ static void generate(uint32_t *s) {
     }
 }
 
-uint32_t hh_mt_u32(hh_mt *m) {
+static uint32_t next_u32(hh_mt *m) {
     if (m->index >= MT_N) {
         generate(m->state);
         m->index = 0;
@@ -117,15 +117,15 @@ uint32_t hh_mt_u32(hh_mt *m) {
 }
 
 double hh_mt_random(hh_mt *m) {
-    uint32_t a = hh_mt_u32(m) >> 5, b = hh_mt_u32(m) >> 6;
+    uint32_t a = next_u32(m) >> 5, b = next_u32(m) >> 6;
     return (a * 67108864.0 + b) * (1.0 / 9007199254740992.0);
 }
 
 uint64_t hh_mt_getrandbits(hh_mt *m, int bits) {
     HH_ASSERT(bits >= 1 && bits <= 64);
-    if (bits <= 32) return hh_mt_u32(m) >> (32 - bits);
-    uint64_t low = hh_mt_u32(m);
-    return low | (uint64_t)(hh_mt_u32(m) >> (64 - bits)) << 32;
+    if (bits <= 32) return next_u32(m) >> (32 - bits);
+    uint64_t low = next_u32(m);
+    return low | (uint64_t)(next_u32(m) >> (64 - bits)) << 32;
 }
 
 int64_t hh_mt_below(hh_mt *m, int64_t n) {
@@ -191,7 +191,7 @@ void hh_mt_sample(hh_mt *m, int64_t n, int64_t k, int64_t *out) {
 
 void hh_mt_uuid4(hh_mt *m, char out[37]) {
     uint32_t w[4]; /* least significant first */
-    for (int i = 0; i < 4; i++) w[i] = hh_mt_u32(m);
+    for (int i = 0; i < 4; i++) w[i] = next_u32(m);
     w[1] = (w[1] & 0x3fffffffu) | 0x80000000u; /* RFC 4122's variant */
     w[2] = (w[2] & 0xffff0fffu) | 0x00004000u; /* version 4 */
     snprintf(out, 37, "%08x-%04x-%04x-%04x-%04x%08x", w[3], w[2] >> 16, w[2] & 0xffff, w[1] >> 16, w[1] & 0xffff, w[0]);

@@ -25,8 +25,7 @@ typedef struct hh_mt {
     uint32_t state[624];
     int index;
 } hh_mt;
-void hh_mt_seed(hh_mt *m, uint64_t seed); /* random.seed(seed) */
-uint32_t hh_mt_u32(hh_mt *m);
+void hh_mt_seed(hh_mt *m, uint64_t seed);                        /* random.seed(seed) */
 double hh_mt_random(hh_mt *m);                                   /* random.random() */
 uint64_t hh_mt_getrandbits(hh_mt *m, int bits);                  /* random.getrandbits(bits), 1..64 */
 int64_t hh_mt_below(hh_mt *m, int64_t n);                        /* _randbelow(n): choice(seq) is seq[below(len)] */

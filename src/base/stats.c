@@ -22,10 +22,6 @@ double hh_standard_error(const double *x, int64_t n) {
     return n ? hh_deviation(x, n) / sqrt((double)n) : 0;
 }
 
-double hh_rate_error(double rate, int64_t n) {
-    return n ? sqrt(fmax(0, rate * (1 - rate)) / (double)n) : 0;
-}
-
 typedef struct entry {
     double value;
     int64_t index;

@@ -7,8 +7,6 @@
 double hh_mean(const double *x, int64_t n);           /* 0 when n is 0 */
 double hh_deviation(const double *x, int64_t n);      /* of the sample (n - 1); 0 when n < 2 */
 double hh_standard_error(const double *x, int64_t n); /* deviation / sqrt(n) */
-/* sqrt(p(1-p)/n): the standard error of a rate of successes; 0 when n is 0. */
-double hh_rate_error(double rate, int64_t n);
 
 /* Ranks from 1, ties share their mean. NaN counts as the smallest. */
 void hh_ranks(const double *x, int64_t n, double *rank);

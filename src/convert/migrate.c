@@ -30,8 +30,8 @@ hh_code hh_hybrid_check(const hh_config *teacher, const hh_plan *plan, const hh_
     return HH_OK;
 }
 
-hh_code hh_hybrid_config(hh_config *out, const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o,
-                         hh_error *err) {
+static hh_code make_config(hh_config *out, const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o,
+                           hh_error *err) {
     HH_TRY(hh_hybrid_check(teacher, plan, o, err));
     *out = *teacher;
     out->hybrid = true;
@@ -215,7 +215,7 @@ hh_code hh_migrate(hh_model **out, const hh_model *teacher, const hh_plan *plan,
                    const double *gamma, hh_error *err) {
     hh_config *config = hh_alloc(sizeof *config);
     hh_model *model = NULL;
-    hh_code code = hh_hybrid_config(config, &teacher->config, plan, o, err);
+    hh_code code = make_config(config, &teacher->config, plan, o, err);
     if (code == HH_OK) code = hh_model_create(&model, teacher->be, config, err);
     hh_free(config);
     *out = model;

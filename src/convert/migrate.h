@@ -23,12 +23,8 @@ typedef struct hh_hybrid_options {
 hh_hybrid_options hh_hybrid_defaults(
     void); /* docs/METHOD.md's: scale, 500, false, 2, gate on with bias 1, no convolution, no GDN gate, seed 0 */
 
-/* The hybrid's configuration. HH_EINVAL when the plan is of another shape, HH_EUNSUPPORTED when the teacher is a hybrid
- * itself. */
-hh_code hh_hybrid_config(hh_config *out, const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o,
-                         hh_error *err);
-
-/* The same check without making anything. */
+/* HH_EINVAL when the plan is of another shape, HH_EUNSUPPORTED when the teacher is a hybrid itself: what hh_migrate says,
+ * before anything is made. */
 hh_code hh_hybrid_check(const hh_config *teacher, const hh_plan *plan, const hh_hybrid_options *o, hh_error *err);
 
 /* A new model in one flat block (as HH_LOAD_REAL gives), ready to be trained or saved; the teacher's weights may be of

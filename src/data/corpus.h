@@ -49,5 +49,4 @@ enum {
 /* Fills ids[length] and flags[length] (may be NULL). Safe from several threads. */
 hh_code hh_mixture_row(const hh_mixture *m, int64_t step, int64_t row, int64_t n_rows, int64_t length, int32_t *ids,
                        uint8_t *flags, hh_error *err);
-int64_t hh_mixture_tokens(const hh_mixture *m); /* of all text files together */
 #endif

@@ -81,12 +81,6 @@ void hh_mixture_free(hh_mixture *m) {
     hh_free(m);
 }
 
-int64_t hh_mixture_tokens(const hh_mixture *m) {
-    int64_t n = 0;
-    for (int64_t i = 0; i < m->n_files; i++) n += m->shard[i].n;
-    return n;
-}
-
 /* The rows of a step stand evenly on the line of shares, with a common offset: each source gets its share to within one
  * row. */
 static int64_t pick_source(const hh_mixture *m, int64_t step, int64_t row, int64_t n_rows) {

@@ -517,11 +517,6 @@ bool hh_gguf_array_int(const hh_gguf *g, const char *key, int64_t i, int64_t *ou
     return e && decode_int(e, i, out);
 }
 
-bool hh_gguf_array_float(const hh_gguf *g, const char *key, int64_t i, double *out) {
-    const entry *e = find_element(g, key, i);
-    return e && decode_float(e, i, out);
-}
-
 int64_t hh_gguf_key_count(const hh_gguf *g) {
     return g->n_entries;
 }

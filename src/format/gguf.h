@@ -20,7 +20,6 @@ bool hh_gguf_string(const hh_gguf *g, const char *key, const char **s, size_t *l
 bool hh_gguf_array_count(const hh_gguf *g, const char *key, int64_t *n);
 bool hh_gguf_array_string(const hh_gguf *g, const char *key, int64_t i, const char **s, size_t *len); /* O(1) */
 bool hh_gguf_array_int(const hh_gguf *g, const char *key, int64_t i, int64_t *out);
-bool hh_gguf_array_float(const hh_gguf *g, const char *key, int64_t i, double *out);
 /* Writes the metadata alone, as a GGUF file without tensors: how a converted model keeps the vocabulary of its teacher.
  */
 hh_code hh_gguf_write_metadata(const hh_gguf *g, const char *path, hh_error *err);

@@ -223,6 +223,14 @@ static uint64_t recording_key(const hh_batch *b, bool logits) {
     return (uint64_t)b->n_tokens << 8 | bucket << 1 | logits;
 }
 
+/* What HYDRAHEAD_CHECK=nan has seen, also in a backward or a part of a block before this. */
+static hh_code take_fault(hh_run *r, hh_error *err) {
+    if (r->fault.code == HH_OK) return HH_OK;
+    *err = r->fault;
+    r->fault = (hh_error){0};
+    return err->code;
+}
+
 static hh_code run_batch(hh_run *r, const hh_batch *b, hh_tensor logits, hh_error *err) {
     hh_backend *be = r->be;
     HH_TRY(check_capacity(b, err));
@@ -238,7 +246,7 @@ static hh_code run_batch(hh_run *r, const hh_batch *b, hh_tensor logits, hh_erro
         if (record) again = hh_backend_record_end(be);
     } while (again);
     for (int64_t s = 0; b->cache && s < b->n_spans; s++) b->cache[s]->length += b->span[s].hi - b->span[s].lo;
-    return hh_run_status(r, err);
+    return take_fault(r, err);
 }
 
 hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err) {
@@ -249,13 +257,6 @@ hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err
 hh_code hh_forward_next(hh_run *r, const hh_batch *b, hh_tensor logits, hh_tensor *final, hh_error *err) {
     *final = hh_tensor_rows(r->final, 0, b->n_tokens);
     return run_batch(r, b, logits, err);
-}
-
-hh_code hh_run_status(hh_run *r, hh_error *err) {
-    if (r->fault.code == HH_OK) return HH_OK;
-    *err = r->fault;
-    r->fault = (hh_error){0};
-    return err->code;
 }
 
 void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out) {

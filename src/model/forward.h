@@ -60,8 +60,6 @@ hh_code hh_forward(hh_run *r, const hh_batch *b, hh_tensor *final, hh_error *err
 /* The same, and the logits of every span's last token in `logits` [n_spans, V] hh_real, always by the product that
  * decoding uses: what the next tokens are drawn from. A backend that records runs a step of decoding as one launch. */
 hh_code hh_forward_next(hh_run *r, const hh_batch *b, hh_tensor logits, hh_tensor *final, hh_error *err);
-/* What HYDRAHEAD_CHECK=nan saw since the last hh_forward returned (in a backward or a part of a block): HH_OK or HH_ENONFINITE. */
-hh_code hh_run_status(hh_run *r, hh_error *err);
 /* Logits of some rows (NULL: rows [0, n)) of a final tensor, into out [n, V] hh_real of the backend's memory. */
 void hh_logits(hh_run *r, hh_tensor final, const int32_t *rows, int64_t n, hh_tensor out);
 

@@ -163,9 +163,15 @@ hh_code hh_split(const hh_splitter *s, hh_regex_scratch *scratch, const char *te
     return HH_OK;
 }
 
+static void release_stage(hh_split_stage *stage) {
+    hh_free(stage->string);
+    hh_regex_free(stage->regex);
+    *stage = (hh_split_stage){0};
+}
+
 hh_code hh_splitter_add(hh_splitter *s, hh_split_stage stage, const char *path, hh_error *err) {
     if (s->n_stages == HH_SPLIT_MAX_STAGES) {
-        hh_split_stage_release(&stage);
+        release_stage(&stage);
         return hh_fail(err, HH_EUNSUPPORTED, "%s: pre_tokenizer has more than %d stages", path, HH_SPLIT_MAX_STAGES);
     }
     /* A scanner gives the matches one by one, which is what these make of a pattern that matches everywhere. */
@@ -175,13 +181,7 @@ hh_code hh_splitter_add(hh_splitter *s, hh_split_stage stage, const char *path, 
     return HH_OK;
 }
 
-void hh_split_stage_release(hh_split_stage *stage) {
-    hh_free(stage->string);
-    hh_regex_free(stage->regex);
-    *stage = (hh_split_stage){0};
-}
-
 void hh_splitter_release(hh_splitter *s) {
-    for (int i = 0; i < s->n_stages; i++) hh_split_stage_release(&s->stages[i]);
+    for (int i = 0; i < s->n_stages; i++) release_stage(&s->stages[i]);
     s->n_stages = 0;
 }

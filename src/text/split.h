@@ -56,7 +56,6 @@ hh_scanner *hh_scanner_find(const char *pattern);
 
 /* Appends a stage, which the splitter then owns (also on failure). HH_EUNSUPPORTED when there are too many. */
 hh_code hh_splitter_add(hh_splitter *s, hh_split_stage stage, const char *path, hh_error *err);
-void hh_split_stage_release(hh_split_stage *stage);
 void hh_splitter_release(hh_splitter *s);
 
 /* Takes one word; its bytes are those of the text, also where the text is no valid UTF-8. */

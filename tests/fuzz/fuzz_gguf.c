@@ -20,7 +20,6 @@ static void read_array(const hh_gguf *g, const char *key) {
     for (int64_t i = 0; i < n && i < 1000; i++) {
         if (hh_gguf_array_string(g, key, i, &s, &len) && len) last = s[len - 1];
         hh_gguf_array_int(g, key, i, &whole);
-        hh_gguf_array_float(g, key, i, &x);
     }
     HH_ASSERT(!hh_gguf_array_int(g, key, n, &whole) && !hh_gguf_array_string(g, key, -1, &s, &len));
     (void)last;
