@@ -8,6 +8,7 @@
 #include "eval/ruler.h"
 #include "eval/score_choice.h"
 #include "eval/summary.h"
+#include "format/json.h"
 #include "report/report.h"
 #include "tensor/backend.h"
 
@@ -157,7 +158,7 @@ static hh_code show(const hh_cells *t, const char *title, json_t *results, const
     hh_cells_print(t, true, &page);
     hh_page_end(&page);
     hh_code code = HH_OK;
-    if (json_file) code = hh_results_write(json_file, json_incref(results), err);
+    if (json_file) code = hh_json_write(json_file, json_incref(results), 12, err);
     if (code == HH_OK && summary_file) code = hh_summary_add(summary_file, measure, results, s, n, err);
     if (code == HH_OK) code = write_page(&page, err);
     json_decref(results);
@@ -176,7 +177,7 @@ static hh_code show_ruler(const hh_ruler_result *r, hh_error *err) {
     hh_ruler_page(r, "What the models find", &page);
     hh_code code = HH_OK;
     json_t *results = hh_ruler_json(r);
-    if (json_file) code = hh_results_write(json_file, json_incref(results), err);
+    if (json_file) code = hh_json_write(json_file, json_incref(results), 12, err);
     if (code == HH_OK && summary_file)
         code = hh_summary_add(summary_file, "ruler", results, r->subject, r->n_subjects, err);
     json_decref(results);

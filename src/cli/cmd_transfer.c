@@ -236,9 +236,7 @@ static hh_code check_begun(const char *model, const json_t *recipe, hh_error *er
             code = hh_fail(err, HH_EINVAL, "%s was begun with another model or recipe (see %s); name another --out",
                            out_dir, path);
     } else {
-        char *text = json_dumps(now, JSON_INDENT(1));
-        code = hh_file_write(path, text, strlen(text), err);
-        free(text);
+        code = hh_json_write(path, json_incref(now), 0, err);
     }
     json_decref(now);
     json_decref(begun);

@@ -207,14 +207,5 @@ json_t *hh_plan_to_json(const hh_plan *p) {
 }
 
 hh_code hh_plan_write(const hh_plan *p, const char *path, hh_error *err) {
-    json_t *root = hh_plan_to_json(p);
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    HH_ASSERT(text);
-    hh_buf out = {0};
-    hh_buf_printf(&out, "%s\n", text);
-    hh_code code = hh_file_write(path, out.data, out.len, err);
-    hh_buf_release(&out);
-    hh_free(text);
-    json_decref(root);
-    return code;
+    return hh_json_write(path, hh_plan_to_json(p), 9, err);
 }

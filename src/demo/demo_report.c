@@ -2,6 +2,7 @@
 #include "base/filemap.h"
 #include "convert/plan.h"
 #include "demo/demo.h"
+#include "format/json.h"
 #include "report/report.h"
 
 #include <inttypes.h>
@@ -180,7 +181,7 @@ static void fill_page(const hh_demo *d, hh_buf *page) {
 hh_code hh_demo_write(const hh_demo *d, hh_error *err) {
     char *json = hh_path_join(d->o.out_dir, "summary.json"), *html = hh_path_join(d->o.out_dir, "report.html");
     hh_buf page = {0};
-    hh_code code = hh_results_write(json, summary(d), err);
+    hh_code code = hh_json_write(json, summary(d), 12, err);
     fill_page(d, &page);
     if (code == HH_OK) code = hh_file_write(html, page.data, page.len, err);
     hh_buf_release(&page);

@@ -81,16 +81,6 @@ uint64_t hh_subject_key(const hh_subject *s) {
     return h;
 }
 
-hh_code hh_results_write(const char *path, json_t *results, hh_error *err) {
-    hh_buf out = {0};
-    hh_json_print(&out, results, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
-    json_decref(results);
-    hh_buf_puts(&out, "\n");
-    hh_code code = hh_file_write(path, out.data, out.len, err);
-    hh_buf_release(&out);
-    return code;
-}
-
 char *hh_results_beside(const char *path, const char *extension) {
     size_t len = strlen(path);
     if (len > 5 && strcmp(path + len - 5, ".json") == 0) len -= 5;

@@ -26,8 +26,6 @@ void hh_subject_end_ids(const hh_subject *s, hh_ids *out);
 /* Changes when the model's files, its tokenizer's or the type of its caches do: what partial results are kept under. */
 uint64_t hh_subject_key(const hh_subject *s);
 
-/* Writes a JSON value (the reference is taken) with a final newline, aside and renamed. */
-hh_code hh_results_write(const char *path, json_t *results, hh_error *err);
 /* "results.json" -> "results.html"; another name gets ".html" behind it. Owned by the caller. */
 char *hh_results_beside(const char *path, const char *extension);
 

@@ -72,7 +72,7 @@ static hh_code add(const char *path, const char *measure, const json_t *results,
         if (!strcmp(measure, "perplexity"))
             json_object_set(entry, "perplexity", json_object_get(figures, "perplexity"));
     }
-    return hh_results_write(path, summary, err);
+    return hh_json_write(path, summary, 12, err);
 }
 
 hh_code hh_summary_add(const char *path, const char *measure, const json_t *results, const hh_subject *subject,

@@ -136,3 +136,13 @@ static int add_text(const char *text, size_t n, void *out) {
 void hh_json_print(hh_buf *out, const json_t *value, size_t flags) {
     HH_ASSERT(json_dump_callback(value, add_text, out, flags) == 0);
 }
+
+hh_code hh_json_write(const char *path, json_t *value, int digits, hh_error *err) {
+    hh_buf out = {0};
+    hh_json_print(&out, value, JSON_INDENT(1) | JSON_REAL_PRECISION(digits));
+    json_decref(value);
+    hh_buf_puts(&out, "\n");
+    const hh_code code = hh_file_write(path, out.data, out.len, err);
+    hh_buf_release(&out);
+    return code;
+}

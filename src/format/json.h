@@ -16,6 +16,9 @@ hh_code hh_json_read(json_t **out, const char *path, size_t max_bytes, hh_error 
 
 /* Appends a value's text to `out`, written by Jansson with its `flags`. */
 void hh_json_print(hh_buf *out, const json_t *value, size_t flags);
+/* Writes a value (the reference is taken) as a file with a final newline, aside and renamed; numbers with `digits` digits, 0:
+ * as many as tell them apart. */
+hh_code hh_json_write(const char *path, json_t *value, int digits, hh_error *err);
 
 /* An object inside a file. A field that is absent or null is "not there". */
 typedef struct hh_json_object {

@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "base/progress.h"
 #include "format/gguf.h"
+#include "format/json.h"
 #include "format/safetensors.h"
 #include "tensor/mirror.h"
 
@@ -138,14 +139,9 @@ static hh_code save_config(const hh_model *m, const char *dir, hh_dtype dtype, h
     hh_config c = m->config;
     c.blocks = hh_dtype_is_quantised(dtype) ? dtype : HH_DTYPE_F32;
     c.stored = hh_dtype_is_quantised(dtype) ? HH_DTYPE_F32 : dtype;
-    json_t *json = hh_config_to_json(&c);
-    char *text = json_dumps(json, JSON_INDENT(1));
-    HH_ASSERT(text);
     char *path = hh_path_join(dir, "config.json");
-    hh_code code = hh_file_write(path, text, strlen(text), err);
+    const hh_code code = hh_json_write(path, hh_config_to_json(&c), 0, err);
     hh_free(path);
-    free(text);
-    json_decref(json);
     return code;
 }
 

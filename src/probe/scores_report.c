@@ -1,6 +1,7 @@
 /* The score table for machines (heads.json) and for people (heat maps). */
 #include "base/filemap.h"
 #include "base/stats.h"
+#include "format/json.h"
 #include "probe/scores.h"
 #include "report/report.h"
 
@@ -63,15 +64,7 @@ hh_code hh_scores_write_json(const hh_scores *s, const char *path, const char *m
         json_array_append_new(capabilities, capability_json(s, &s->capability[i]));
     json_object_set_new(root, "capabilities", capabilities);
     json_object_set_new(root, "score", matrix(s->score, s->n_layers, s->n_heads));
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
-    HH_ASSERT(text);
-    hh_buf b = {0};
-    hh_buf_printf(&b, "%s\n", text);
-    hh_code code = hh_file_write(path, b.data, b.len, err);
-    hh_buf_release(&b);
-    free(text);
-    json_decref(root);
-    return code;
+    return hh_json_write(path, root, 12, err);
 }
 
 /* Best heads first: layer, head, score, and the largest receiver, sender and attribution over the capabilities. */

@@ -31,14 +31,10 @@ hh_code hh_history_write(const char *dir, const char *student, const hh_history_
                                             stage->teacher, "seed", (json_int_t)stage->seed));
     json_t *all =
         json_pack("{s:I, s:o}", "tokens", (json_int_t)(tokens + hh_history_tokens(student)), "stages", stages);
-    hh_buf out = {0};
-    if (code == HH_OK) {
-        hh_json_print(&out, all, JSON_INDENT(1));
-        hh_buf_puts(&out, "\n");
-        code = hh_file_write(path, out.data, out.len, err);
-    }
-    hh_buf_release(&out);
-    json_decref(all);
+    if (code == HH_OK)
+        code = hh_json_write(path, all, 0, err);
+    else
+        json_decref(all);
     json_decref(before);
     hh_free(log);
     hh_free(path);
