@@ -54,7 +54,7 @@ static void default_text(const hh_option *o, char *out, size_t size) {
         snprintf(out, size, "default: %lld", (long long)*(const int64_t *)o->value);
         break;
     case HH_OPTION_FLOAT:
-        snprintf(out, size, "default: %.6g", *(const double *)o->value);
+        snprintf(out, size, "default: %.10g", *(const double *)o->value);
         break;
     case HH_OPTION_STRING:
     case HH_OPTION_CHOICE: {
