@@ -211,9 +211,10 @@ test-hostile: deps
 	@$(SUBMAKE) $(BUILD)/hydrahead $(BUILD)/tests/server/test_hostile
 	@HYDRAHEAD=$(BUILD)/hydrahead HYDRAHEAD_HOSTILE=1000 TEST_SECONDS=3600 tools/run_tests.sh $(BUILD)/tests $(BUILD)/tests/server/test_hostile
 
-# Real clients against the server: needs make models, Python with the openai and playwright packages, and chromium.
+# Real clients against the server: needs make models, Python with the packages openai, langchain-openai, lm_eval and playwright, and chromium.
 test-clients: all
 	@tools/test_clients.py $(BUILD)/hydrahead $(firstword $(wildcard models/smollm2/*.gguf))
+	@tools/test_lm_eval.py $(BUILD)/hydrahead
 	@tools/test_page.py $(BUILD)/hydrahead $(firstword $(wildcard models/smollm2/*.gguf))
 
 demo: deps
@@ -274,7 +275,7 @@ help:
 	@echo "make              the program, build/hydrahead"
 	@echo "make demo         the whole method on a small model, live; ends with the path of a report"
 	@echo "make test         every test; SAN=address|undefined|thread and HOSTILE=1 in builds of their own"
-	@echo "make test-clients the openai package, curl and a browser against the server; needs make models and Python"
+	@echo "make test-clients openai, langchain, lm_eval, curl and a browser against the server; needs make models and Python"
 	@echo "make test-hostile a thousand hostile requests against the server; SAN= as for make test"
 	@echo "make test-cuda    the CUDA backend against the CPU; needs nvcc and a GPU"
 	@echo "make test-mpi     training by several processes on this machine; MPI=1 builds the program for it"

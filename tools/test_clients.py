@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""test_clients.py HYDRAHEAD MODEL: the openai package, unmodified, against `hydrahead serve MODEL` (a model with a chat template). For `make test-clients`."""
+"""test_clients.py HYDRAHEAD MODEL: the packages openai and langchain-openai, unmodified, and curl against `hydrahead serve MODEL` (a model with a chat template).
+For `make test-clients`."""
 import json
 import subprocess
 import sys
 
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
 from openai import APIStatusError, OpenAI
 
 server = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--port", "0", "--ctx", "2048", "-q"], stdout=subprocess.PIPE, text=True)
@@ -44,7 +47,18 @@ try:
 
     curl = subprocess.run(["curl", "-sf", base + "/models"], capture_output=True, text=True)
     assert json.loads(curl.stdout)["object"] == "list"
-    print("openai-python and curl: all as expected")
+
+    chain = ChatOpenAI(base_url=base, api_key="none", model="m", temperature=0, max_tokens=24, stream_usage=True)
+    messages = [SystemMessage("You answer in one sentence. " * 12), HumanMessage("What is the capital of France?")]
+    said = chain.invoke(messages)
+    assert "Paris" in said.content and said.response_metadata["finish_reason"] in ("stop", "length"), said
+    assert said.usage_metadata["total_tokens"] == said.usage_metadata["input_tokens"] + said.usage_metadata["output_tokens"]
+    parts = list(chain.stream(messages))
+    assert "".join(p.content for p in parts) == said.content and any(p.usage_metadata for p in parts), parts
+    second = chain.invoke(messages + [AIMessage(said.content), HumanMessage("And of Spain?")])
+    assert second.usage_metadata["input_token_details"]["cache_read"] > 0, second
+    assert len(chain.batch(["Say one.", "Say two.", "Say three."])) == 3
+    print("openai-python, langchain-openai and curl: all as expected")
 finally:
     server.terminate()
     assert server.wait(30) == 0

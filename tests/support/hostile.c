@@ -27,7 +27,8 @@ static void fault(attack *a, const char *what, const char *request, const char *
 
 /* Statuses that a hostile request may get: a refusal, or an answer when there was a harmless reading of it. */
 static bool is_fine(int status) {
-    return status == 100 || status == 200 || (status >= 400 && status < 500) || status == 501 || status == 503 || status == 505;
+    return status == 100 || status == 200 || (status >= 400 && status < 500) || status == 501 || status == 503 ||
+           status == 505;
 }
 
 static int status_of(const hh_buf *raw) {
