@@ -12,13 +12,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LONG = 6000 }; /* tokens of a prompt that takes a while */
+enum { LONG = 3000 }; /* tokens of a prompt that takes a while */
 
 static server s; /* one slot, chunks of 64 tokens */
 
 static int start(void **state) {
     (void)state;
-    s = start_server((const char *const[]){"--dtype", "f32", "-t", "1", "--ctx", "8192", "--slots", "1", "--chunk",
+    s = start_server((const char *const[]){"--dtype", "f32", "-t", "1", "--ctx", "4096", "--slots", "1", "--chunk",
                                            "64", "--cache-bytes", "0", "--timeout", "2", NULL});
     return 0;
 }
@@ -48,16 +48,16 @@ static int send_request(const char *body) {
 
 static double wait_for(const char *name, double value) {
     const double begin = hh_now();
-    while (metric(s, name) != value && hh_now() - begin < 60) usleep(2000);
+    while (metric(s, name) != value && hh_now() - begin < 300) usleep(2000);
     return hh_now() - begin;
 }
 
 static void too_long_a_prompt_is_refused_before_anything_is_computed(void **state) {
     (void)state;
-    char *body = prompt_of(8193, 5, "\"max_tokens\": 1");
+    char *body = prompt_of(4097, 5, "\"max_tokens\": 1");
     reply r = ask(s, "/v1/completions", NULL, body);
     assert_int_equal(r.status, 400);
-    if (!strstr(r.body.data, "8193") || !strstr(r.body.data, "8192")) fail_msg("%s", r.body.data);
+    if (!strstr(r.body.data, "4097") || !strstr(r.body.data, "4096")) fail_msg("%s", r.body.data);
     assert_true(metric(s, "prompt_tokens_total") == 0 && metric(s, "slots_busy") == 0);
     release_reply(&r);
     hh_free(body);
@@ -117,15 +117,15 @@ static atomic_bool batch_done;
 static void *ask_batch(void *unused) {
     (void)unused;
     hh_buf body = {0};
-    hh_buf_puts(&body, "{\"max_tokens\": 100, \"prompt\": [[5, 6, 7]");
-    for (int i = 0; i < 30; i++) hh_buf_printf(&body, ", [%d, 6, 7]", i + 8);
+    hh_buf_puts(&body, "{\"max_tokens\": 60, \"prompt\": [[5, 6, 7]");
+    for (int i = 0; i < 11; i++) hh_buf_printf(&body, ", [%d, 6, 7]", i + 8);
     hh_buf_puts(&body, "]}");
     reply r = ask(s, "/v1/completions", NULL, body.data);
     atomic_store(&batch_done, true);
     const size_t n = json_array_size(json_object_get(r.json, "choices"));
     release_reply(&r);
     hh_buf_release(&body);
-    return n == 31 ? NULL : &batch_done;
+    return n == 12 ? NULL : &batch_done;
 }
 
 static void a_batch_lets_others_through(void **state) {

@@ -100,7 +100,7 @@ reply ask(server s, const char *path, const char *headers, const char *body) {
              : hh_sprintf("GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n", path, headers ? headers : "");
     send_all(fd, head, strlen(head));
     if (body) send_all(fd, body, strlen(body));
-    hh_buf raw = receive_all(fd, 60);
+    hh_buf raw = receive_all(fd, 300);
     close(fd);
     hh_free(head);
     if (sscanf(raw.data, "HTTP/1.1 %d", &r.status) != 1) r.status = 0;
