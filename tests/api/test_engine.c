@@ -185,6 +185,12 @@ static void test_a_sequence_is_saved_and_goes_on(void **state) {
 
 /* Snapshots and saved sequences hold 8-bit caches as they are: what is restored gives the bits of reading everything. */
 static void test_caches_of_8_bits_are_kept_too(void **state) {
+    hh_engine *wide = open_engine("nano", (hh_engine_options){.kv = "f32"}),
+              *narrow = open_engine("nano", (hh_engine_options){.kv = "q8_0"});
+    assert_near(hh_engine_get_info(narrow).cache_bytes_per_token,
+                hh_engine_get_info(wide).cache_bytes_per_token * 34 / 128, 1e-6);
+    hh_engine_close(narrow);
+    hh_engine_close(wide);
     kv_type = "q8_0";
     test_a_restart_goes_on_where_it_was(state);
     test_a_sequence_is_saved_and_goes_on(state);
