@@ -71,10 +71,15 @@ float hh_bf16_to_float(uint16_t x) {
     return widen_bf16(x);
 }
 
+/* Without a branch, for the sake of vectors. */
+static inline uint16_t narrow_bf16(float x) {
+    const uint32_t u = bits_of(x), rounded = (u + 0x7fffU + (u >> 16 & 1)) >> 16;
+    return (uint16_t)((u & 0x7fffffffU) > 0x7f800000U ? u >> 16 | 0x40
+                                                      : rounded); /* a NaN must not round to infinity */
+}
+
 uint16_t hh_bf16_from_float(float x) {
-    uint32_t u = bits_of(x);
-    if ((u & 0x7fffffffU) > 0x7f800000U) return (uint16_t)(u >> 16 | 0x40); /* a NaN must not round to infinity */
-    return (uint16_t)((u + 0x7fffU + (u >> 16 & 1)) >> 16);
+    return narrow_bf16(x);
 }
 
 static inline float widen_f16(uint16_t x) {
@@ -183,8 +188,8 @@ void hh_quantise(hh_dtype t, const hh_real *src, int64_t n, void *dst) {
         STORE(double, (double)src[i]) break;
     case HH_DTYPE_F16:
         STORE(uint16_t, hh_f16_from_float((float)src[i])) break;
-    case HH_DTYPE_BF16:
-        STORE(uint16_t, hh_bf16_from_float((float)src[i])) break;
+    case HH_DTYPE_BF16: /* what caches and activations are stored as */
+        _Pragma("omp simd") STORE(uint16_t, narrow_bf16((float)src[i])) break;
     default:
         quantise_blocks(t, src, n, to);
     }

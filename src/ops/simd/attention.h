@@ -5,6 +5,7 @@
 
 #include "ops/attention.h"
 #include "ops/simd/simd.h"
+#include "ops/simd/widen.h"
 
 #define HH_LOG2E 1.4426950408889634
 #define HH_LN2   0.6931471805599453
@@ -30,33 +31,12 @@ typedef struct hh_kv_rows {
     int64_t stride;
 } hh_kv_rows;
 
-static inline void hh_kv_convert_bf16(float *out, const uint16_t *in, int64_t n) {
-    int64_t i = 0;
-    for (; i + HH_VW <= n; i += HH_VW) hh_vstore(out + i, hh_vload_bf16(in + i));
-    for (; i < n; i++) out[i] = hh_bf16_to_float(in[i]);
-}
-
-/* Whole blocks of Q8_0: a half d, 32 bytes q; x = d q. */
-static inline void hh_kv_convert_q8_0(float *out, const uint8_t *in, int64_t n) {
-    for (int64_t i = 0; i < n; i += 32, in += 34) {
-        uint16_t half;
-        memcpy(&half, in, sizeof half);
-        const hh_vf d = hh_vset(hh_half_to_float(half));
-        for (int j = 0; j < 32; j += HH_VW) hh_vstore(out + i + j, d * hh_vload_i8((const int8_t *)in + 2 + j));
-    }
-}
-
 static inline hh_kv_rows hh_kv_tile(hh_tensor t, int64_t j, int64_t n, int64_t g, float *buffer) {
     const int64_t D = t.dim[2];
     if (t.dtype == HH_DTYPE_F32) return (hh_kv_rows){hh_row(t, j) + g * D, t.stride};
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = (j + i) * t.stride + g * D;
-        if (t.dtype == HH_DTYPE_BF16)
-            hh_kv_convert_bf16(buffer + i * D, (const uint16_t *)t.data + at, D);
-        else if (t.dtype == HH_DTYPE_Q8_0)
-            hh_kv_convert_q8_0(buffer + i * D, (const uint8_t *)t.data + hh_dtype_bytes(HH_DTYPE_Q8_0, at), D);
-        else
-            hh_dequantise_float(t.dtype, (const char *)t.data + hh_dtype_bytes(t.dtype, at), D, buffer + i * D);
+        widen(t.dtype, buffer + i * D, (const char *)t.data + hh_dtype_bytes(t.dtype, at), D);
     }
     return (hh_kv_rows){buffer, D};
 }
