@@ -11,7 +11,7 @@ import time
 
 seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60
 clients = int(sys.argv[3]) if len(sys.argv) > 3 else 16
-server = subprocess.Popen([sys.argv[1], "serve", sys.argv[4] if len(sys.argv) > 4 else "nano", "--port", "0", "--ctx", "512", "--slots", "8", "--cache-bytes", "1e8", "-q"],
+server = subprocess.Popen([sys.argv[1], "serve", sys.argv[4] if len(sys.argv) > 4 else "nano", "--port", "0", "--ctx", "512", "--slots", "8", "--cache-bytes", "3e7", "-q"],
                           stdout=subprocess.PIPE, text=True)
 port = int(server.stdout.readline())
 end = time.time() + seconds
@@ -26,7 +26,7 @@ def ask(r):
     words = " ".join(r.choice("river stone green walk letter seven house light".split()) for _ in range(r.randint(5, 200)))
     stream = r.random() < 0.5
     body = {"prompt": words, "max_tokens": r.randint(1, 40), "temperature": r.choice([0, 1]), "stream": stream, "n": r.choice([1, 1, 2])}
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=900)
     c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
     reply, data, last = c.getresponse(), b"", time.time()
     if reply.status != 200:

@@ -190,6 +190,7 @@ static void prepare(hh_scheduler *s, hh_job *j) {
     *end = j;
     j->next = NULL;
     j->last_output = hh_now();
+    j->given = ++s->given;
     pthread_mutex_lock(&s->lock);
     j->state = HH_JOB_ADMITTED;
     j->status = 200;
@@ -206,7 +207,7 @@ static bool may_begin(const hh_answer *a) {
 }
 
 /* The answer whose turn it is: of the request that has the fewest slots, and among such the one that has waited longest
- * since it was given one (the newest ones: since ever, the oldest first); NULL: nobody waits. */
+ * since it was given one, or since it came; NULL: nobody waits. */
 static hh_answer *next_waiting(const hh_scheduler *s) {
     hh_answer *best = NULL;
     for (hh_job *j = s->jobs; j; j = j->next) {

@@ -31,7 +31,7 @@ typedef struct hh_scheduler {
     hh_sequence **slot; /* [slots], made when first needed */
     hh_answer **answer; /* [slots] who has it, or NULL */
     int64_t turn;       /* whose chunk is read next */
-    int64_t given;      /* how often a slot was given */
+    int64_t given;      /* how often a slot was given or a job admitted */
     hh_sequence **step; /* [slots] work: the sequences of a step */
     hh_answer **step_of;
     int32_t *step_id;

@@ -66,7 +66,7 @@ struct hh_job {
     hh_answer *answer;
     int64_t n_answers;
     int64_t n_begun, n_held, n_done; /* answers that were given a slot, have one now, are finished */
-    int64_t given;                   /* when it was last given a slot: the scheduler's count */
+    int64_t given;                   /* when it came, or was last given a slot: the scheduler's count */
     int64_t n_told;                  /* tokens whose log-probabilities are held */
     double last_output;              /* when something was last written: for keep-alive comments */
 

@@ -142,6 +142,33 @@ static void a_batch_lets_others_through(void **state) {
     assert_null(failed);
 }
 
+static atomic_int n_quick;
+
+static void *ask_quickly(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 40; i++) {
+        reply r = ask(s, "/v1/completions", NULL, "{\"prompt\": [50, 51], \"max_tokens\": 2}");
+        atomic_fetch_add(&n_quick, r.status == 200);
+        release_reply(&r);
+    }
+    return NULL;
+}
+
+/* Others who come again and again do not keep a request from its second slot. */
+static void nobody_waits_for_ever(void **state) {
+    (void)state;
+    pthread_t others[3];
+    for (int i = 0; i < 3; i++) pthread_create(&others[i], NULL, ask_quickly, NULL);
+    while (atomic_load(&n_quick) < 3) usleep(1000);
+    reply r =
+        ask(s, "/v1/completions", NULL, "{\"prompt\": [[60, 61], [62, 63], [64, 65]], \"n\": 2, \"max_tokens\": 2}");
+    assert_int_equal(r.status, 200);
+    assert_true(atomic_load(&n_quick) < 100);
+    release_reply(&r);
+    for (int i = 0; i < 3; i++) pthread_join(others[i], NULL);
+    assert_int_equal(atomic_load(&n_quick), 120);
+}
+
 /* -- chats -- */
 
 static const char template[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
@@ -245,6 +272,7 @@ int main(void) {
         cmocka_unit_test(who_leaves_frees_the_slot),
         cmocka_unit_test(who_waits_long_gets_comments),
         cmocka_unit_test(a_batch_lets_others_through),
+        cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(chats_are_openais),
     };
     return cmocka_run_group_tests_name("waiting", tests, start, stop);
