@@ -73,10 +73,11 @@ endif
 ifeq ($(ARCH),x86_64)
 ISAS := avx2 avx512
 else ifeq ($(ARCH),aarch64)
-ISAS := neon
+ISAS := neon neon_dotprod
 endif
 ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2 -mprefer-vector-width=512
+ISA_neon_dotprod := -march=armv8.2-a+dotprod
 
 SRC     := $(sort $(shell find src -name '*.c'))
 LIB_SRC := $(filter-out src/cli/% src/ops/simd/% $(if $(MPI),,src/tensor/comm_mpi.c),$(SRC))

@@ -37,6 +37,9 @@ static void relax(int i) {
 #if defined(__x86_64__)
     else
         __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    else
+        __asm__ volatile("yield");
 #endif
 }
 

@@ -3,6 +3,9 @@
 #include "ops/ops.h"
 
 #include <string.h>
+#ifdef HH_HAVE_neon
+#include <sys/auxv.h>
+#endif
 
 /* What the backend owns. */
 typedef struct cpu {
@@ -16,51 +19,31 @@ typedef struct isa {
     void (*override)(hh_ops *ops);
 } isa;
 
-/* Declares the kernels of one instruction set, and how they replace those of the reference. */
+/* hh_override_<isa>: simd/override.c. */
 #ifdef HH_HAVE_avx512
-#define HH_SIMD(name) hh_##name##_fn hh_##name##_avx512;
-#include "ops/simd/table.def"
-#undef HH_SIMD
+void hh_override_avx512(hh_ops *ops);
 static bool has_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma");
 }
-static void override_avx512(hh_ops *ops) {
-    (void)ops;
-#define HH_SIMD(name) ops->name = hh_##name##_avx512;
-#include "ops/simd/table.def"
-#undef HH_SIMD
-}
 #endif
 
 #ifdef HH_HAVE_avx2
-#define HH_SIMD(name) hh_##name##_fn hh_##name##_avx2;
-#include "ops/simd/table.def"
-#undef HH_SIMD
+void hh_override_avx2(hh_ops *ops);
 static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-}
-static void override_avx2(hh_ops *ops) {
-    (void)ops;
-#define HH_SIMD(name) ops->name = hh_##name##_avx2;
-#include "ops/simd/table.def"
-#undef HH_SIMD
 }
 #endif
 
 #ifdef HH_HAVE_neon
-#define HH_SIMD(name) hh_##name##_fn hh_##name##_neon;
-#include "ops/simd/table.def"
-#undef HH_SIMD
+void hh_override_neon_dotprod(hh_ops *ops);
+static bool has_neon_dotprod(void) {
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
+void hh_override_neon(hh_ops *ops);
 static bool has_neon(void) {
     return true;
-}
-static void override_neon(hh_ops *ops) {
-    (void)ops;
-#define HH_SIMD(name) ops->name = hh_##name##_neon;
-#include "ops/simd/table.def"
-#undef HH_SIMD
 }
 #endif
 
@@ -74,13 +57,14 @@ static void override_nothing(hh_ops *ops) {
 /* Best first. */
 static const isa isas[] = {
 #ifdef HH_HAVE_avx512
-    {"avx512", has_avx512, override_avx512},
+    {"avx512", has_avx512, hh_override_avx512},
 #endif
 #ifdef HH_HAVE_avx2
-    {"avx2", has_avx2, override_avx2},
+    {"avx2", has_avx2, hh_override_avx2},
 #endif
 #ifdef HH_HAVE_neon
-    {"neon", has_neon, override_neon},
+    {"neon_dotprod", has_neon_dotprod, hh_override_neon_dotprod},
+    {"neon", has_neon, hh_override_neon},
 #endif
     {"reference", has_reference, override_nothing},
 };

@@ -177,9 +177,7 @@ static int run_all(const char *isa, int n_threads, const char *name) {
 
 int main(void) {
     reference = open_backend("reference", 1);
-    int failed = run_all("avx2", 1, "gated delta rule, avx2, one thread") +
-                 run_all("avx2", 3, "gated delta rule, avx2, three threads") +
-                 run_all("avx512", 2, "gated delta rule, avx512");
+    const int failed = run_every_isa(run_all, "gated delta rule");
     hh_backend_close(reference);
     return failed;
 }

@@ -16,7 +16,7 @@ static const hh_dtype types[] = {HH_DTYPE_F32,  HH_DTYPE_BF16, HH_DTYPE_F16,  HH
                                  HH_DTYPE_Q4_K, HH_DTYPE_Q5_K, HH_DTYPE_Q6_K};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
-static const char *const isas[] = {"avx2", "avx512", "neon"};
+static const char *const isas[] = FAST_ISAS;
 
 /* Three parts with other types in the first and last, biases on two. */
 static hh_linear make_map(hh_dtype t, int64_t k, int64_t rows) {

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-static const char *const isas[] = {"avx2", "avx512", "neon"};
+static const char *const isas[] = FAST_ISAS;
 
 static hh_linear make_head(int64_t V, int64_t C, hh_dtype t, uint64_t seed) {
     hh_linear w = {.n_parts = 1, .n = V, .k = C};

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <cmocka.h>
 #include <string.h>
 
@@ -201,4 +202,16 @@ hh_backend *open_backend(const char *isa, int n_threads) {
     if (code == HH_EUNSUPPORTED) return NULL;
     if (code != HH_OK) fail_msg("%s", err.text);
     return be;
+}
+
+int run_every_isa(int (*run)(const char *isa, int n_threads, const char *name), const char *subject) {
+    static const char *const isas[] = FAST_ISAS;
+    int failed = 0;
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
+        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+            char name[128];
+            snprintf(name, sizeof name, "%s, %s, %d thread%s", subject, isas[i], n_threads, n_threads > 1 ? "s" : "");
+            failed += run(isas[i], n_threads, name);
+        }
+    return failed;
 }

@@ -35,13 +35,18 @@ static int64_t piece_length(int64_t n_keys, int64_t n_kv) {
     return ((n > least ? n : least) + TILE - 1) / TILE * TILE;
 }
 
-#if HH_VW == 8
-/* The sums of eight vectors as one. */
+#if HH_VW <= 8
+/* The sums of HH_VW vectors as one. */
 static hh_vf sum_each(const hh_vf *a) {
+#if HH_VW == 8
     const __m256 s0 = _mm256_hadd_ps((__m256)a[0], (__m256)a[1]), s1 = _mm256_hadd_ps((__m256)a[2], (__m256)a[3]);
     const __m256 s2 = _mm256_hadd_ps((__m256)a[4], (__m256)a[5]), s3 = _mm256_hadd_ps((__m256)a[6], (__m256)a[7]);
     const __m256 t0 = _mm256_hadd_ps(s0, s1), t1 = _mm256_hadd_ps(s2, s3);
     return (hh_vf)_mm256_add_ps(_mm256_permute2f128_ps(t0, t1, 0x20), _mm256_permute2f128_ps(t0, t1, 0x31));
+#else
+    const float32x4_t s0 = vpaddq_f32((float32x4_t)a[0], (float32x4_t)a[1]);
+    return (hh_vf)vpaddq_f32(s0, vpaddq_f32((float32x4_t)a[2], (float32x4_t)a[3]));
+#endif
 }
 #endif
 
@@ -120,10 +125,10 @@ INLINE void dot_keys(const int keys, const int heads, load_fn *load, float *z, c
     for (int i = 0; i < keys; i++)
         for (int64_t b = 0; b < 64 * (D / (2 * HH_VW)) && b < 128; b += 64)
             __builtin_prefetch(k + i * bytes + b + AHEAD);
-#if HH_VW == 8
+#if HH_VW <= 8
     if (keys * heads % 8 == 0 || keys * heads == 12 || keys * heads == 4) {
         float sums[16];
-        for (int i = 0; i < keys * heads; i += 8) hh_vstore(sums + i, sum_each(acc + i));
+        for (int i = 0; i < keys * heads; i += HH_VW) hh_vstore(sums + i, sum_each(acc + i));
         for (int h = 0; h < heads; h++) memcpy(z + h * TILE, sums + h * keys, sizeof(float) * (size_t)keys);
         return;
     }

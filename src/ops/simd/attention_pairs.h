@@ -26,14 +26,6 @@ static inline hh_vi hh_vmax_int(hh_vi a, hh_vi b) {
 #endif
 }
 
-static inline hh_vi hh_vround(hh_vf a) {
-#if HH_VW == 16
-    return (hh_vi)_mm512_cvtps_epi32((__m512)a);
-#else
-    return (hh_vi)_mm256_cvtps_epi32((__m256)a);
-#endif
-}
-
 /* Sixteen numbers to integers. */
 static inline void hh_round_16(int16_t *q, const float *x, float inverse) {
     const __m256 by = _mm256_set1_ps(inverse);

@@ -105,48 +105,30 @@ static void dot_f16(float *out, const char *w, size_t bytes, int rows, hh_tensor
     BY_SHAPE(CALL_F16)
 }
 
-#if HH_GROUPS
-
 typedef bytes32 bytes_fn(const uint8_t *block, int j);
-typedef __m128 pair_fn(const uint8_t *block);
+typedef floats2 pair_fn(const uint8_t *block);
 typedef scales256 scales_fn(const uint8_t *block);
-
-/* acc += d0 (q . x) of the first half + d1 (q . x) of the second, in lanes. `even`: d0 and d1 are one number. */
-INLINE hh_vf add_group(hh_vf acc, bytes32 q, const int16_t *x, float d0, float d1, bool even) {
-#if HH_VW == 16
-    __m512i p = _mm512_madd_epi16(_mm512_cvtepi8_epi16(_mm256_set_m128i(q.hi, q.lo)), _mm512_loadu_si512(x));
-    __m512 d = _mm512_set1_ps(d0);
-    if (!even) d = _mm512_insertf32x8(d, _mm256_set1_ps(d1), 1);
-    return hh_vfma((hh_vf)_mm512_cvtepi32_ps(p), (hh_vf)d, acc);
-#else
-    __m256i lo = _mm256_madd_epi16(_mm256_cvtepi8_epi16(q.lo), _mm256_loadu_si256((const void *)x));
-    __m256i hi = _mm256_madd_epi16(_mm256_cvtepi8_epi16(q.hi), _mm256_loadu_si256((const void *)(x + 16)));
-    if (even) return hh_vfma((hh_vf)_mm256_cvtepi32_ps(_mm256_add_epi32(lo, hi)), hh_vset(d0), acc);
-    acc = hh_vfma((hh_vf)_mm256_cvtepi32_ps(lo), hh_vset(d0), acc);
-    return hh_vfma((hh_vf)_mm256_cvtepi32_ps(hi), hh_vset(d1), acc);
-#endif
-}
 
 /* Rows in blocks of 32 (block_bytes each). d and m meet the token's scale and sum in one product of pairs. */
 INLINE void dot_blocks_32(float *out, bytes_fn *bytes_of, pair_fn *pair_of, size_t block_bytes, bool has_min,
                           const uint8_t *w, size_t bytes, int rows, const rounded *x, int64_t t, int n, int64_t k) {
     hh_vf acc[MOST] = {{0}};
-    __m128 least[MOST];
+    floats2 least[MOST];
     const int64_t blocks = k / 32;
     const int16_t *q = x->q + t * k;
     const float *pair = x->pair + 2 * t * blocks;
     const size_t ahead = AHEAD > (size_t)rows * bytes ? AHEAD : (size_t)rows * bytes;
-    for (int i = 0; i < rows * n; i++) least[i] = _mm_setzero_ps();
+    for (int i = 0; i < rows * n; i++) least[i] = (floats2){0};
     for (int64_t b = 0; b < blocks; b++, w += block_bytes, q += 32, pair += 2)
         for (int r = 0; r < rows; r++) {
             const uint8_t *block = w + (size_t)r * bytes;
             __builtin_prefetch(block + ahead);
-            const __m128 dm = pair_of(block);
+            const floats2 dm = pair_of(block);
             const bytes32 v = bytes_of(block, 0);
             for (int j = 0; j < n; j++) {
-                __m128 p = _mm_mul_ps(dm, _mm_castsi128_ps(_mm_loadl_epi64((const void *)(pair + 2 * j * blocks))));
-                acc[r * n + j] = add_group(acc[r * n + j], v, q + j * k, _mm_cvtss_f32(p), 0, true);
-                if (has_min) least[r * n + j] = _mm_add_ps(least[r * n + j], p);
+                const floats2 p = dm * load_two(pair + 2 * j * blocks);
+                acc[r * n + j] = add_group(acc[r * n + j], v, q + j * k, p[0], 0, true);
+                if (has_min) least[r * n + j] += p;
             }
         }
     for (int i = 0; i < rows * n; i++) out[i] = hh_vsum(acc[i]) + (has_min ? least[i][1] : 0);
@@ -157,18 +139,17 @@ INLINE void dot_blocks_256(float *out, bytes_fn *bytes_of, scales_fn *scales_of,
                            bool even, const uint8_t *w, size_t bytes, int rows, const rounded *x, int64_t t, int n,
                            int64_t k) {
     hh_vf acc[MOST] = {{0}};
-    __m256 least[MOST];
+    floats8 least[MOST];
     const int64_t groups = k / 32;
     const size_t ahead = AHEAD > (size_t)rows * bytes ? AHEAD : (size_t)rows * bytes;
-    for (int i = 0; i < rows * n; i++) least[i] = _mm256_setzero_ps();
+    for (int i = 0; i < rows * n; i++) least[i] = zero_eight();
     for (int64_t b = 0; b < groups; b += 8, w += block_bytes)
         for (int r = 0; r < rows; r++) {
             const uint8_t *block = w + (size_t)r * bytes;
             for (size_t i = 0; i < block_bytes; i += 64) __builtin_prefetch(block + i + ahead);
             const scales256 s = scales_of(block);
             for (int j = 0; j < n && has_min; j++)
-                least[r * n + j] = _mm256_fmadd_ps(_mm256_loadu_ps(s.m), _mm256_loadu_ps(x->sum + (t + j) * groups + b),
-                                                   least[r * n + j]);
+                least[r * n + j] = add_products(least[r * n + j], s.m, x->sum + (t + j) * groups + b);
 #pragma GCC unroll 8
             for (int g = 0; g < 8; g++) {
                 const bytes32 v = bytes_of(block, g);
@@ -180,11 +161,7 @@ INLINE void dot_blocks_256(float *out, bytes_fn *bytes_of, scales_fn *scales_of,
                 }
             }
         }
-    for (int i = 0; i < rows * n; i++) {
-        __m128 h = _mm_add_ps(_mm256_castps256_ps128(least[i]), _mm256_extractf128_ps(least[i], 1));
-        h = _mm_add_ps(h, _mm_movehl_ps(h, h));
-        out[i] = hh_vsum(acc[i]) + h[0] + h[1];
-    }
+    for (int i = 0; i < rows * n; i++) out[i] = hh_vsum(acc[i]) + sum_eight(least[i]);
 }
 
 #define CALL_Q8_0(rows, n) dot_blocks_32(out, bytes_q8_0, pair_q8_0, 34, false, w, bytes, rows, x, t, n, k)
@@ -209,22 +186,11 @@ DOT(q4_k, CALL_Q4_K)
 DOT(q5_k, CALL_Q5_K)
 DOT(q6_k, CALL_Q6_K)
 
-/* One token to 16-bit groups. */
+/* One token to groups. */
 static void round_token(const float *x, int64_t k, int16_t *q, float *scale, float *sum, float *pair) {
-    for (int64_t b = 0; b < k / 32; b++, x += 32, q += 32) {
-        const float most = hh_group_top(x), inverse = most >= 1e-30f ? 32767.0f / most : 0;
-        __m256i total = _mm256_setzero_si256();
-        for (int i = 0; i < 32; i += 8) {
-            __m256i v = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(inverse)));
-            total = _mm256_add_epi32(total, v);
-            _mm_storeu_si128((void *)(q + i),
-                             _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
-        }
-        __m128i h = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
-        h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
-        int32_t whole = _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
-        scale[b] = pair[2 * b] = most / 32767.0f;
-        sum[b] = pair[2 * b + 1] = scale[b] * (float)whole;
+    for (int64_t b = 0; b < k / 32; b++) {
+        round_group(q + 32 * b, &scale[b], &sum[b], x + 32 * b);
+        pair[2 * b] = scale[b], pair[2 * b + 1] = sum[b];
     }
 }
 
@@ -238,7 +204,6 @@ static rounded round_tokens(hh_arena *scratch, hh_tensor x, int64_t k) {
         round_token(hh_row(x, t), k, q + t * k, scale + t * (k / 32), sum + t * (k / 32), pair + 2 * t * (k / 32));
     return (rounded){q, scale, sum, pair};
 }
-#endif
 
 /* out[r * n + j]: rows from `w` on, tokens from t on. */
 static void dot_any(float *out, const job *j, hh_dtype type, const char *w, size_t bytes, int rows, int64_t t, int n,
@@ -254,7 +219,6 @@ static void dot_any(float *out, const job *j, hh_dtype type, const char *w, size
     case HH_DTYPE_F16:
         dot_f16(out, w, bytes, rows, j->x, t, n, k);
         return;
-#if HH_GROUPS
 #define CASE(type, TYPE, has_min)                                                                                      \
     case HH_DTYPE_##TYPE:                                                                                              \
         if (!j->r.q) break;                                                                                            \
@@ -263,7 +227,6 @@ static void dot_any(float *out, const job *j, hh_dtype type, const char *w, size
         HH_GROUP_TYPES_32(CASE)
         HH_GROUP_TYPES_256(CASE)
 #undef CASE
-#endif
     default:
         break;
     }
@@ -317,11 +280,7 @@ static int64_t choose_step(const hh_backend *be, const hh_linear *w) {
 void HH_SIMD_NAME(linear_few)(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate) {
     size_t mark = be->scratch.used;
     job j = {.be = be, .y = y, .x = x, .w = w, .accumulate = accumulate, .step = choose_step(be, w)};
-#if HH_GROUPS
     if (be->precision != HH_PRECISION_F32 && has_quantised(w)) j.r = round_tokens(&be->scratch, x, w->k);
-#else
-    (void)has_quantised;
-#endif
     int n_threads = w->n * w->k < 32768 ? 1 : be->n_threads;
     hh_parallel_for(n_threads, hh_linear_item_count(w, j.step), multiply_rows, &j);
     hh_arena_reset(&be->scratch, mark);

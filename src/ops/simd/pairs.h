@@ -75,14 +75,6 @@ static inline __attribute__((always_inline)) hh_vi hh_pair_dot(hh_vi acc, hh_vi 
     return acc;
 }
 
-static inline __attribute__((always_inline)) hh_vf hh_int_to_float(hh_vi a) {
-#if HH_VW == 16
-    return (hh_vf)_mm512_cvtepi32_ps((__m512i)a);
-#else
-    return (hh_vf)_mm256_cvtepi32_ps((__m256i)a);
-#endif
-}
-
 static inline __attribute__((always_inline)) void pair_block(const int rows, float *C, int64_t ldc, bool add,
                                                              hh_pair_rows a, const int16_t *B, const float *scale,
                                                              int64_t groups) {

@@ -12,12 +12,10 @@
 #include "ops/simd/simd.h"
 
 #define HH_PANEL (2 * HH_VW)
-#if HH_VW == 16
-#define HH_PANEL_ROWS 12
-#elif HH_VW == 8
+#if HH_VW == 8
 #define HH_PANEL_ROWS 6
 #else
-#define HH_PANEL_ROWS 8
+#define HH_PANEL_ROWS 12 /* there are 32 registers */
 #endif
 
 static inline int64_t hh_panel_round(int64_t n) {
@@ -99,8 +97,6 @@ static __attribute__((noinline, unused)) void hh_panel_product(float *C, int64_t
 #if HH_PANEL_ROWS > 6
         HH_REST(6)
         HH_REST(7)
-#endif
-#if HH_PANEL_ROWS > 8
         HH_REST(8)
         HH_REST(9)
         HH_REST(10)
@@ -112,36 +108,50 @@ static __attribute__((noinline, unused)) void hh_panel_product(float *C, int64_t
     }
 }
 
+/* y = x^T of HH_SQUARE rows and columns. */
+#if defined(__AVX2__)
+#define HH_SQUARE 8
+static inline void transpose_square(float *y, int64_t ldy, const float *x, int64_t ldx) {
+    __m256 r[8], t[8];
+    for (int l = 0; l < 8; l++) r[l] = _mm256_loadu_ps(x + l * ldx);
+    for (int l = 0; l < 8; l += 2) {
+        t[l] = _mm256_unpacklo_ps(r[l], r[l + 1]);
+        t[l + 1] = _mm256_unpackhi_ps(r[l], r[l + 1]);
+    }
+    for (int l = 0; l < 8; l += 4) {
+        r[l] = _mm256_shuffle_ps(t[l], t[l + 2], 0x44);
+        r[l + 1] = _mm256_shuffle_ps(t[l], t[l + 2], 0xee);
+        r[l + 2] = _mm256_shuffle_ps(t[l + 1], t[l + 3], 0x44);
+        r[l + 3] = _mm256_shuffle_ps(t[l + 1], t[l + 3], 0xee);
+    }
+    for (int l = 0; l < 4; l++) {
+        _mm256_storeu_ps(y + l * ldy, _mm256_permute2f128_ps(r[l], r[l + 4], 0x20));
+        _mm256_storeu_ps(y + (l + 4) * ldy, _mm256_permute2f128_ps(r[l], r[l + 4], 0x31));
+    }
+}
+#else
+#define HH_SQUARE 4
+static inline void transpose_square(float *y, int64_t ldy, const float *x, int64_t ldx) {
+    const float32x4x2_t a = vtrnq_f32(vld1q_f32(x), vld1q_f32(x + ldx));
+    const float32x4x2_t b = vtrnq_f32(vld1q_f32(x + 2 * ldx), vld1q_f32(x + 3 * ldx));
+    for (int l = 0; l < 2; l++) {
+        const float64x2_t u = vreinterpretq_f64_f32(a.val[l]), v = vreinterpretq_f64_f32(b.val[l]);
+        vst1q_f32(y + l * ldy, vreinterpretq_f32_f64(vtrn1q_f64(u, v)));
+        vst1q_f32(y + (l + 2) * ldy, vreinterpretq_f32_f64(vtrn2q_f64(u, v)));
+    }
+}
+#endif
+
 /* y [cols, rows] = x [rows, cols]^T, with row strides; both may be of any size. */
 static inline void hh_transpose(float *y, int64_t ldy, const float *x, int64_t ldx, int rows, int cols) {
-    int i = 0;
-#if HH_VW >= 8 && defined(__AVX2__)
-    for (; i + 8 <= rows; i += 8) {
+    const int whole = rows - rows % HH_SQUARE;
+    for (int i = 0; i < whole; i += HH_SQUARE) {
         int j = 0;
-        for (; j + 8 <= cols; j += 8) {
-            const float *p = x + i * ldx + j;
-            __m256 r[8], t[8];
-            for (int l = 0; l < 8; l++) r[l] = _mm256_loadu_ps(p + l * ldx);
-            for (int l = 0; l < 8; l += 2) {
-                t[l] = _mm256_unpacklo_ps(r[l], r[l + 1]);
-                t[l + 1] = _mm256_unpackhi_ps(r[l], r[l + 1]);
-            }
-            for (int l = 0; l < 8; l += 4) {
-                r[l] = _mm256_shuffle_ps(t[l], t[l + 2], 0x44);
-                r[l + 1] = _mm256_shuffle_ps(t[l], t[l + 2], 0xee);
-                r[l + 2] = _mm256_shuffle_ps(t[l + 1], t[l + 3], 0x44);
-                r[l + 3] = _mm256_shuffle_ps(t[l + 1], t[l + 3], 0xee);
-            }
-            for (int l = 0; l < 4; l++) {
-                _mm256_storeu_ps(y + (j + l) * ldy + i, _mm256_permute2f128_ps(r[l], r[l + 4], 0x20));
-                _mm256_storeu_ps(y + (j + l + 4) * ldy + i, _mm256_permute2f128_ps(r[l], r[l + 4], 0x31));
-            }
-        }
+        for (; j + HH_SQUARE <= cols; j += HH_SQUARE) transpose_square(y + j * ldy + i, ldy, x + i * ldx + j, ldx);
         for (; j < cols; j++)
-            for (int l = i; l < i + 8; l++) y[j * ldy + l] = x[l * ldx + j];
+            for (int l = i; l < i + HH_SQUARE; l++) y[j * ldy + l] = x[l * ldx + j];
     }
-#endif
-    for (; i < rows; i++)
+    for (int i = whole; i < rows; i++)
         for (int j = 0; j < cols; j++) y[j * ldy + i] = x[i * ldx + j];
 }
 

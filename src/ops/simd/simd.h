@@ -2,7 +2,7 @@
  *
  * Every .c file of this folder is compiled once for each ISA (HH_ISA is its name, the compiler has its flags), never in
  * the double build. Functions that leave a file are named HH_SIMD_NAME(op), which is hh_<op>_<isa>; all others are
- * static. HH_VW floats make a vector: 16 (AVX-512), 8 (AVX2) or 4. Arithmetic on hh_vf and hh_vi is written with the
+ * static. HH_VW floats make a vector: 16 (AVX-512), 8 (AVX2) or 4 (NEON). Arithmetic on hh_vf and hh_vi is written with the
  * operators of C (GCC and clang vector extensions); only what they lack is here. Comparisons give hh_vi masks of 0 /
  * -1.
  *
@@ -28,6 +28,7 @@
 #define HH_SIMD(name) hh_##name##_fn HH_SIMD_NAME(name);
 #include "ops/simd/table.def"
 #undef HH_SIMD
+void HH_SIMD_NAME(override)(hh_ops *ops);
 
 #if defined(__AVX512F__)
 #define HH_VW 16
@@ -98,10 +99,8 @@ static inline hh_vf hh_vfma(hh_vf a, hh_vf b, hh_vf c) {
     return (hh_vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (hh_vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__ARM_NEON) && defined(__aarch64__)
-    return (hh_vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
-    return a * b + c;
+    return (hh_vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #endif
 }
 
@@ -136,9 +135,26 @@ static inline hh_vf hh_vsqrt(hh_vf a) {
 #elif defined(__AVX2__)
     return (hh_vf)_mm256_sqrt_ps((__m256)a);
 #else
-    for (int i = 0; i < HH_VW; i++) a[i] = __builtin_sqrtf(a[i]);
-    return a;
+    return (hh_vf)vsqrtq_f32((float32x4_t)a);
 #endif
+}
+
+/* To the nearest integer, ties to even; what does not fit gives any. And back. */
+static inline hh_vi hh_vround(hh_vf a) {
+#if defined(__AVX512F__)
+    return (hh_vi)_mm512_cvtps_epi32((__m512)a);
+#elif defined(__AVX2__)
+    return (hh_vi)_mm256_cvtps_epi32((__m256)a);
+#else
+    return (hh_vi)vcvtnq_s32_f32((float32x4_t)a);
+#endif
+}
+static inline hh_vf hh_int_to_float(hh_vi a) {
+    return __builtin_convertvector(a, hh_vf);
+}
+/* Integers that fit 16 bits. */
+static inline void hh_vstore_i16(int16_t *p, hh_vi a) {
+    *(hh_vu16_any *)p = __builtin_convertvector((hh_vu)a, hh_vu16);
 }
 
 /* Sum and maximum of the elements, always in the same order. */
@@ -153,7 +169,7 @@ static inline float hh_vsum(hh_vf a) {
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 #else
-    return (a[0] + a[2]) + (a[1] + a[3]);
+    return vaddvq_f32((float32x4_t)a);
 #endif
 }
 static inline float hh_vmax_of(hh_vf a) {
@@ -169,7 +185,7 @@ static inline bool hh_vany(hh_vi mask) {
 #elif defined(__AVX2__)
     return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
 #else
-    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+    return vmaxvq_u32((uint32x4_t)mask) != 0;
 #endif
 }
 
@@ -180,7 +196,7 @@ static inline hh_vf hh_vload_bf16(const uint16_t *p) {
 #elif defined(__AVX2__)
     return (hh_vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16);
 #else
-    return (hh_vf)(__builtin_convertvector(*(const hh_vu16_any *)p, hh_vu) << 16);
+    return (hh_vf)vshll_n_u16(vld1_u16(p), 16);
 #endif
 }
 static inline hh_vf hh_vload_f16(const uint16_t *p) {
@@ -189,16 +205,14 @@ static inline hh_vf hh_vload_f16(const uint16_t *p) {
 #elif defined(__AVX2__)
     return (hh_vf)_mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 #else
-    hh_vf a;
-    for (int i = 0; i < HH_VW; i++) a[i] = hh_f16_to_float(p[i]);
-    return a;
+    return (hh_vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #endif
 }
 static inline float hh_half_to_float(uint16_t h) {
 #if defined(__AVX2__)
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 #else
-    return hh_f16_to_float(h);
+    return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(h)))[0];
 #endif
 }
 /* To bf16, rounded to nearest even; a NaN stays one. */
@@ -215,9 +229,9 @@ static inline hh_vf hh_vload_i8(const int8_t *p) {
 #elif defined(__AVX2__)
     return (hh_vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
 #else
-    hh_vf a;
-    for (int i = 0; i < HH_VW; i++) a[i] = p[i];
-    return a;
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return (hh_vf)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
 #endif
 }
 

@@ -4,27 +4,13 @@
 
 #include "ops/simd/groups.h"
 
-#if HH_GROUPS
-
-/* to[0..15] = d q + m. */
-GROUP_INLINE void store_half(float *to, __m128i q, hh_vf d, hh_vf m) {
-#if HH_VW == 16
-    hh_vstore(to, hh_vfma((hh_vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), d, m));
-#else
-    hh_vf lo = (hh_vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
-    hh_vf hi = (hh_vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(q, 8)));
-    hh_vstore(to, hh_vfma(lo, d, m));
-    hh_vstore(to + 8, hh_vfma(hi, d, m));
-#endif
-}
-
 #define WIDEN_32(type, TYPE, has_min)                                                                                  \
     static inline void widen_##type(float *to, const uint8_t *from, int64_t n) {                                       \
         const size_t bytes = hh_dtype_block_bytes(HH_DTYPE_##TYPE);                                                    \
         for (int64_t i = 0; i < n; i += 32, from += bytes) {                                                           \
-            __m128 pair = pair_##type(from);                                                                           \
+            floats2 pair = pair_##type(from);                                                                          \
             bytes32 q = bytes_##type(from, 0);                                                                         \
-            hh_vf d = hh_vset(_mm_cvtss_f32(pair)), m = hh_vset((has_min) ? pair[1] : 0.0f);                           \
+            hh_vf d = hh_vset(pair[0]), m = hh_vset((has_min) ? pair[1] : 0.0f);                                       \
             store_half(to + i, q.lo, d, m);                                                                            \
             store_half(to + i + 16, q.hi, d, m);                                                                       \
         }                                                                                                              \
@@ -44,7 +30,6 @@ HH_GROUP_TYPES_32(WIDEN_32)
         }                                                                                                              \
     }
 HH_GROUP_TYPES_256(WIDEN_256)
-#endif
 
 static inline void widen_bf16(float *to, const uint16_t *from, int64_t n) {
     int64_t i = 0;
@@ -61,7 +46,6 @@ static inline void widen_f16(float *to, const uint16_t *from, int64_t n) {
 /* n values (whole blocks) to float. */
 static inline void widen(hh_dtype t, float *to, const void *from, int64_t n) {
     switch (t) {
-#if HH_GROUPS
 #define CASE(type, TYPE, has_min)                                                                                      \
     case HH_DTYPE_##TYPE:                                                                                              \
         widen_##type(to, from, n);                                                                                     \
@@ -69,7 +53,6 @@ static inline void widen(hh_dtype t, float *to, const void *from, int64_t n) {
         HH_GROUP_TYPES_32(CASE)
         HH_GROUP_TYPES_256(CASE)
 #undef CASE
-#endif
     case HH_DTYPE_BF16:
         widen_bf16(to, from, n);
         return;
