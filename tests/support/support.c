@@ -23,6 +23,12 @@ void check_near(const char *what, double a, double b, double tolerance) {
     if (!(fabs(a - b) <= tolerance)) fail_msg("%s is %.17g, expected %.17g within %g", what, a, b, tolerance);
 }
 
+/* HYDRAHEAD_TESTS=PATTERN runs the tests whose names match, HYDRAHEAD_SKIP=PATTERN all but those ('*' and '?'). */
+__attribute__((constructor)) static void choose_tests(void) {
+    cmocka_set_test_filter(getenv("HYDRAHEAD_TESTS"));
+    cmocka_set_skip_filter(getenv("HYDRAHEAD_SKIP"));
+}
+
 static char folder[200];
 static char *paths[4096];
 static int n_paths;
