@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks `hydrahead eval choice` by an independent computation of lm-evaluation-harness's definitions with transformers.
 
-    check_choice.py [--model nano] [--hf models/nano] [--data DIR] [--items 200] [--program build/hydrahead]
+    check_choice.py [--model nano] [--hf models/nano] [--data DIR] [--only FILE[,FILE]] [--items 200] [--threads 0] [--program build/hydrahead]
 
 --hf is a Hugging Face directory, or a .gguf file (transformers dequantises it; needs the package gguf). Each option is run by itself, context and continuation in
 one sequence, in float32. Compared: every log-likelihood, and acc, acc_norm, acc_bytes, perplexity. Needs torch, transformers, numpy.
@@ -55,18 +55,24 @@ def metrics(items, scores):
     return out
 
 
+def run(a, file):  # what hydrahead says of one file
+    with tempfile.TemporaryDirectory() as d:
+        subprocess.run([a.program, 'eval', 'choice', a.model, '--dtype', 'f32', '--limit', str(a.items), '--items', '--json', d + '/r.json', '-q', '--threads', str(a.threads), '--file', file],
+                       check=True, stdout=subprocess.DEVNULL)
+        return json.load(open(d + '/r.json'))
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--model', default='nano'), p.add_argument('--hf', default='models/nano'), p.add_argument('--data', default='../shared/data/bench')
-    p.add_argument('--items', type=int, default=200), p.add_argument('--only', default='', help='files whose name holds this'), p.add_argument('--program', default='build/hydrahead')
+    p.add_argument('--items', type=int, default=200), p.add_argument('--only', default='', help='files whose names hold one of these'), p.add_argument('--threads', type=int, default=0, help='of both sides; 0: all'), p.add_argument('--program', default='build/hydrahead')
     a = p.parse_args()
-    files = [f for f in sorted(glob.glob(a.data + '/*.jsonl')) if a.only in f and 'answer' not in json.loads(open(f).readline())]
+    files = [f for f in sorted(glob.glob(a.data + '/*.jsonl')) if any(o in f for o in a.only.split(',')) and 'answer' not in json.loads(open(f).readline())]
     if not files: sys.exit(f'no choice files in {a.data}')
-    with tempfile.TemporaryDirectory() as d:
-        subprocess.run([a.program, 'eval', 'choice', a.model, '--dtype', 'f32', '--limit', str(a.items), '--items', '--json', d + '/r.json'] + [f'--file={f}' for f in files], check=True)
-        ours = json.load(open(d + '/r.json'))
+    if a.threads: torch.set_num_threads(a.threads)
     scorer, bad = Scorer(a.hf), 0
     for f in files:
+        ours = run(a, f)
         name = os.path.basename(f).split('.')[0]
         items = [json.loads(x) for x in open(f)][:a.items]
         scores = [[scorer.score(*q) for q in pairs(i)] for i in items]

@@ -14,7 +14,6 @@ static void read_array(const hh_gguf *g, const char *key) {
     int64_t n, whole;
     const char *s;
     size_t len;
-    double x;
     volatile char last = 0;
     if (!hh_gguf_array_count(g, key, &n)) return;
     for (int64_t i = 0; i < n && i < 1000; i++) {
