@@ -2,7 +2,7 @@
  * that names the file, or a sequence that goes on. */
 #include "fuzz/folder.h"
 #include "fuzz/mended.h"
-#include "fuzz/tiny.h"
+#include "fuzz/fuzzed_model.h"
 #include "session/session.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

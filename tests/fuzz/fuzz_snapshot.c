@@ -2,7 +2,7 @@
  * folder that a store opens, finds its tokens in, and restores. */
 #include "fuzz/folder.h"
 #include "fuzz/mended.h"
-#include "fuzz/tiny.h"
+#include "fuzz/fuzzed_model.h"
 #include "session/snapshot_tree.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 /* Any bytes as the state of a training run: refused with a sentence that names the file, and the run is as it was. The
  * first byte that is a settings' text of another run is named in the sentence, so settings are walked too. */
 #include "fuzz/folder.h"
-#include "fuzz/tiny.h"
+#include "fuzz/fuzzed_model.h"
 #include "train/state.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,6 +1,6 @@
 /* The gradient of every parameter of a small teacher and of hybrids equals PyTorch's in float64. */
 #include "support/support.h"
-#include "model/backend.h"
+#include "model/shared_backend.h"
 
 #include <math.h>
 #include <string.h>

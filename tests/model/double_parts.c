@@ -1,6 +1,6 @@
 /* Parts of a block, taps and the detached backward, against central differences and against the whole, in double. */
 #include "support/support.h"
-#include "model/backend.h"
+#include "model/shared_backend.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* hydrahead computes what transformers and the hybrid's reference compute: logits of random models, in float32. */
 #include "support/support.h"
-#include "model/backend.h"
+#include "model/shared_backend.h"
 
 #include <math.h>
 #include <string.h>

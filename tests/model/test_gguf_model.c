@@ -2,7 +2,7 @@
  * logits as transformers. */
 #include "support/gguf_image.h"
 #include "support/support.h"
-#include "model/backend.h"
+#include "model/shared_backend.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* What must not change a result: how a sequence is cut, what is packed beside it, which form of the delta rule computes
  * it, whether a cache was copied, saved or filled token by token. Float build, to rounding. */
 #include "support/support.h"
-#include "model/backend.h"
+#include "model/shared_backend.h"
 
 #include "base/progress.h"
 

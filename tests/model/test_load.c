@@ -1,6 +1,6 @@
 /* Opening what does not fit its configuration is refused by tensor, file and shapes; what fits is used as it is stored. */
 #include "support/support.h"
-#include "model/backend.h"
+#include "model/shared_backend.h"
 
 #include "format/safetensors.h"
 

@@ -1,6 +1,6 @@
 /* The backend that all tests of a program use: cmocka's group set-up and teardown. */
-#ifndef HH_TESTS_MODEL_BACKEND_H
-#define HH_TESTS_MODEL_BACKEND_H
+#ifndef HH_TESTS_MODEL_SHARED_BACKEND_H
+#define HH_TESTS_MODEL_SHARED_BACKEND_H
 
 #include "support/zoo.h"
 

@@ -1,7 +1,7 @@
 /* A tiny hybrid of random weights for fuzz targets whose files belong to a model: two layers, one head of full attention
  * and one of Gated DeltaNet in each. Made once. */
-#ifndef HH_TESTS_FUZZ_TINY_H
-#define HH_TESTS_FUZZ_TINY_H
+#ifndef HH_TESTS_FUZZ_FUZZED_MODEL_H
+#define HH_TESTS_FUZZ_FUZZED_MODEL_H
 
 #include "base/rng.h"
 #include "support/small.h"
