@@ -1,6 +1,7 @@
 #!/bin/sh
 # run_tests.sh FOLDER PROGRAM...: runs each test program from the repository's root and prints cmocka's own lines and the time it took; a
-# program that dies, fails or takes more than TEST_SECONDS (600) makes the whole run fail. The last line sums cmocka's counts.
+# program that dies, fails or takes more than TEST_SECONDS (600) makes the whole run fail. The last line sums cmocka's counts. EMULATOR:
+# words that stand before each program.
 folder=$1
 shift
 log=$(mktemp)
@@ -16,10 +17,10 @@ for program in "$@"; do
     name=${program#"$folder"/}
     echo "== $name"
     start=$(date +%s)
-    { timeout "${TEST_SECONDS:-600}" "$program" 2>&1; echo "$?" >"$log.rc"; } | tee "$log"
+    { timeout "${TEST_SECONDS:-600}" $EMULATOR "$program" 2>&1; echo "$?" >"$log.rc"; } | tee "$log"
     rc=$(cat "$log.rc")
     # cmocka: "[  PASSED  ] 3 test(s).", "[  FAILED  ] 1 test(s), listed below:", "[  SKIPPED ] 2 test(s), listed below:"
-    count() { sed -n "s/^\[ *$1 *\] \([0-9]*\) test(s).*/\1/p" "$log" | tail -n 1; }
+    count() { sed -n "s/^\[ *$1 *\] \([0-9]*\) test(s).*/\1/p" "$log" | awk '{ n += $1 } END { if (NR) print n }'; }
     p=$(count PASSED) f=$(count FAILED) s=$(count SKIPPED)
     passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0})) skipped=$((skipped + ${s:-0}))
     if [ "$rc" != 0 ]; then

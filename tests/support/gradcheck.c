@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <cmocka.h>
 #include <string.h>
 
@@ -204,11 +205,15 @@ hh_backend *open_backend(const char *isa, int n_threads) {
     return be;
 }
 
+bool quick(void) {
+    return getenv("HH_TEST_QUICK") != NULL;
+}
+
 int run_every_isa(int (*run)(const char *isa, int n_threads, const char *name), const char *subject) {
     static const char *const isas[] = FAST_ISAS;
     int failed = 0;
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
-        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+        for (int n_threads = quick() ? 2 : 1; n_threads <= 3; n_threads += 2) {
             char name[128];
             snprintf(name, sizeof name, "%s, %s, %d thread%s", subject, isas[i], n_threads, n_threads > 1 ? "s" : "");
             failed += run(isas[i], n_threads, name);

@@ -43,10 +43,13 @@ double tensor_dot(hh_tensor a, hh_tensor b);
 /* The CPU backend with these kernels, or NULL when this processor or build lacks them. */
 hh_backend *open_backend(const char *isa, int n_threads);
 
+/* Whether fewer cases of each kind are to do: HH_TEST_QUICK is set where everything takes a hundred times longer, as under emulation. */
+bool quick(void);
+
 /* The instruction sets that have kernels of their own; a processor can open those of its kind. */
 #define FAST_ISAS                                                                                                      \
     { "avx2", "avx512", "neon", "neon_dotprod" }
-/* The sum of what `run` returns for each of them, with one thread and with several. */
+/* The sum of what `run` returns for each of them, with one thread and with several (quick: with two). */
 int run_every_isa(int (*run)(const char *isa, int n_threads, const char *name), const char *subject);
 
 #endif

@@ -245,8 +245,9 @@ GROUP_INLINE void store_eight(float *to, floats8 a) {
     vst1q_f32(to + 4, a.hi);
 }
 GROUP_INLINE void store_doubled(float *to, floats8 a) {
-    vst2q_f32(to, (float32x4x2_t){{a.lo, a.lo}});
-    vst2q_f32(to + 8, (float32x4x2_t){{a.hi, a.hi}});
+    const float32x4x2_t lo = {{a.lo, a.lo}}, hi = {{a.hi, a.hi}};
+    vst2q_f32(to, lo);
+    vst2q_f32(to + 8, hi);
 }
 GROUP_INLINE floats8 add_products(floats8 acc, const float *x, const float *y) {
     return (floats8){vfmaq_f32(acc.lo, vld1q_f32(x), vld1q_f32(y)),
