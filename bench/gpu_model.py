@@ -127,6 +127,16 @@ def memory_of_run(shape, kind, context):
     memory(f'{shape} {kind} run {context // K}K', lines, call('plan', model(shape, kind), '--ctx', n, '--json'))
 
 
+def short_steps():
+    """As they are launched, and recorded."""
+    for recorded in 0, 32 * K:
+        training('smollm2-135m', '3to1', 1, 64, 'dense', steps=8, recorded=recorded)
+        training('smollm2-135m', '3to1', 8, K, 'dense', steps=8, recorded=recorded)
+        training('nano', '7to1', 1, 256, 'dense', steps=8, recorded=recorded)
+        training('nano', '7to1', 16, 256, 'dense', steps=8, recorded=recorded)
+        training('nano', 'dense', 16, 512, steps=8, recorded=recorded)
+
+
 def flops_of_training(shape, sequences, length):
     """Of the dense model, as bench/peers counts them."""
     c = config(shape)
@@ -136,8 +146,8 @@ def flops_of_training(shape, sequences, length):
     return 6 * n * sequences * length + 3.5 * 4 * l * h * d * sequences * length * length / 2
 
 
-def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3):
-    name = f"{shape} {kind} {'distil' if teacher else 'train'} {sequences}x{length}"
+def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3, recorded=0):
+    name = f"{shape} {kind} {'distil' if teacher else 'train'} {sequences}x{length}{' recorded' if recorded else ''}"
     if name in known:
         return
     path, t = model(shape, kind), length // T
@@ -146,6 +156,8 @@ def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3):
     if micro:
         words += ['--micro-tokens', micro // T]
         plan[4:7] = [t, '--batch', max(1, micro // length)]
+    if recorded:
+        words += ['--recorded-tokens', recorded]
     if teacher:
         words += ['--teacher', model(shape, teacher)]
         plan += ['--teacher', model(shape, teacher)]
@@ -219,9 +231,7 @@ SECTIONS = {
     '3to1': lambda: inference(a.shape, '3to1', [4 * K, 32 * K, 128 * K, 512 * K]),
     'distill': lambda: (training('smollm2-135m', '3to1', 32, 2 * K, 'dense'), training('smollm2-135m', '3to1', 64, K, 'dense'),
                         training('smollm2-135m', 'dense', 32, 2 * K)),
-    'small': lambda: (training('smollm2-135m', '3to1', 1, 64, 'dense', steps=8), training('smollm2-135m', '3to1', 8, K, 'dense', steps=8),
-                      training('nano', '7to1', 1, 64, 'dense', steps=8), training('nano', '7to1', 16, 256, 'dense', steps=8),
-                      training('nano', 'dense', 16, 512, steps=8)),
+    'small': short_steps,
     'smollm2': lambda: (inference('smollm2-135m', 'dense', [2 * K, 4 * K, 32 * K, 128 * K]),
                         inference('smollm2-135m', '7to1', [4 * K, 32 * K, 128 * K, 512 * K])),
     'train16k': lambda: (training(a.shape, 'dense', 2, 16 * K, steps=2), training(a.shape, '3to1', 2, 16 * K, steps=2)),

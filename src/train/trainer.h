@@ -25,6 +25,10 @@ const hh_stage *hh_stage_find(const char *name); /* NULL: none of that name */
 
 #define HH_MAX_STUDENTS 4
 
+/* Most tokens of a micro-batch that is recorded when its shape comes again; a larger one keeps a GPU busy for longer than
+ * its launches take. 0, until it has been measured, for none. */
+extern int64_t hh_recorded_tokens;
+
 typedef struct hh_trainer_options {
     const hh_stage *stage;
     hh_trainset_options data; /* `vocab` is set by hh_trainer_new */
