@@ -13,8 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 def load(path):
     if path.endswith('.gguf'):
+        from gguf import GGUFReader
+        from tokenizers import pre_tokenizers as pre
         d, f = os.path.split(path)
-        return AutoModelForCausalLM.from_pretrained(d, gguf_file=f, dtype=torch.float32), AutoTokenizer.from_pretrained(d, gguf_file=f)
+        tokenizer = AutoTokenizer.from_pretrained(d, gguf_file=f)
+        if GGUFReader(path).fields['tokenizer.ggml.pre'].contents() == 'smollm':  # transformers leaves out that digits are split first
+            tokenizer.backend_tokenizer.pre_tokenizer = pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)])
+        return AutoModelForCausalLM.from_pretrained(d, gguf_file=f, dtype=torch.float32), tokenizer
     from transformers import PreTrainedTokenizerFast
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=path + '/tokenizer.json')
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), tokenizer
