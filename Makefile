@@ -118,7 +118,7 @@ SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 # Commands are shown in short; V=1 shows them whole, -s not at all.
 SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) $@";) )
 
-.PHONY: all demo test test-hostile test-clients test-arm arm-tests test-cuda cuda-tests cuda-benches test-mpi mpi-tests check format docs bench fuzz install help deps clean models program tests fuzzers benches
+.PHONY: all demo test test-hostile test-clients test-arm arm-tests test-cuda cuda-tests cuda-benches test-mpi mpi-tests check format docs bench bench-cpu fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
 # Each goal is a second make, so that the build sees what deps has installed.
@@ -274,6 +274,15 @@ bench: deps
 	@$(SUBMAKE) program benches
 	@for b in $(BENCH_BIN); do $$b || exit 1; done
 
+# Whole models beside llama.cpp, as a table of ratios. Needs make models and Python with llama-cpp-python; writes copies of the model
+# in other types beside it. BENCH_CPU="--contexts 8128 --hybrid 7:1=DIR" and other words of bench/cpu_table.py.
+BENCH_MODEL ?= $(firstword $(wildcard models/smollm2/*.Q4_1.gguf))
+bench-cpu: deps
+	@$(SUBMAKE) program
+	@bench/peers/llama_cpu.py --make $(BENCH_MODEL) >/dev/null 2>&1
+	@bench/cpu_table.py --hydrahead $(BUILD)/hydrahead --peer f16=$(BENCH_MODEL:.gguf=.f16.gguf) --dense bf16=$(BENCH_MODEL:.gguf=.bf16.gguf) \
+	    --dense q8_0=$(BENCH_MODEL:.gguf=.q8_0.gguf) $(BENCH_CPU)
+
 benches: $(BENCH_BIN)
 
 $(BUILD)/bench/%: bench/%.c $(BUILD)/libhydrahead.a
@@ -308,6 +317,7 @@ help:
 	@echo "make check        include floors, headers alone, warnings of gcc and clang, formatting, documents"
 	@echo "make fuzz         every parser for FUZZ_SECONDS (60) each; FUZZ=fuzz_gguf chooses one"
 	@echo "make bench        speed of the hot operations, each beside its floor"
+	@echo "make bench-cpu    whole models beside llama.cpp, as ratios; needs make models and Python"
 	@echo "make models       downloads SmolLM2-135M-Instruct (98 MB) to models/smollm2"
 	@echo "make format       clang-format over all sources"
 	@echo "make docs         docs/VERBS.md from the option tables"

@@ -206,6 +206,7 @@ int main(int argc, char **argv) {
     bench_gdn(1, 1, 8, 64);
     bench_gdn(1, 1, 240, 64);
     bench_gdn(1, 1, 400, 128);
+    bench_gdn(1, 1, 1600, 128);
     hh_backend_close(be);
     return 0;
 }

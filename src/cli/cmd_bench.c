@@ -1,6 +1,7 @@
 /* `bench`: tokens a second of prefill and decode at several contexts, one JSON line each; the peer's script prints the
  * same lines. Or of training steps, of which nothing is written. */
 #include "base/progress.h"
+#include "cli/bench_peer.h"
 #include "cli/opened.h"
 #include "session/session.h"
 #include "train/trainer.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
-static const char *contexts = "512,2048,8128", *kv = "auto", *train = "", *teacher_path = "";
+static const char *contexts = "512,2048,8128", *kv = "auto", *train = "", *teacher_path = "", *peer_path = "";
 static int64_t chunk, decode = 32, steps = 4, micro_tokens;
 static bool json;
 
@@ -28,6 +29,11 @@ static const hh_option options[] = {
      .min = 1,
      .max = 1e6,
      .help = "tokens to decode behind each"},
+    {.name = "peer",
+     .kind = HH_OPTION_STRING,
+     .value = &peer_path,
+     .argument = "FILE",
+     .help = "lines as --json prints them, of another program: every line ends with the ratio to that"},
     {.name = "train",
      .kind = HH_OPTION_STRING,
      .value = &train,
@@ -72,7 +78,9 @@ static const hh_command command = {
     .words = "MODEL",
     .description =
         "Prefills that many tokens in chunks, then decodes some more, and prints tokens a second of both. `kind` says "
-        "how the weights are held. The ids are arbitrary: speed does not depend on them.\n\n"
+        "how the weights are held. The ids are arbitrary: speed does not depend on them. With --peer, prefill is "
+        "compared with the fastest kind of the other program at that length, decode with the same kind where it has "
+        "that, else with its fastest; bench/peers/llama_cpu.py writes such a file.\n\n"
         "With --train it takes steps of the optimizer and prints the fastest step's speed; nothing is written. On a "
         "GPU every line ends with the memory that the driver counts as used, by this program and others.",
     .example = "hydrahead bench nano --contexts 64,256 --decode 8 --json\n"
@@ -111,6 +119,26 @@ static void print_memory(const hh_backend *be) {
     fflush(stdout);
 }
 
+/* Times as fast as the peer, where its file has this context. */
+static void print_ratio(const char *what, double ours, double theirs) {
+    if (theirs <= 0) return;
+    if (json)
+        printf(", \"peer_%s_tok_s\": %.1f, \"%s_ratio\": %.2f", what, theirs, what, ours / theirs);
+    else
+        printf("   %s x%.2f", what, ours / theirs);
+}
+
+static hh_code print_peer(const char *kind, int64_t context, double prefill, double decode_rate, hh_error *err) {
+    hh_bench_peer peer;
+    if (!*peer_path) return HH_OK;
+    HH_TRY(hh_bench_peer_read(&peer, peer_path, kind, context, err));
+    if (peer.prefill <= 0 && peer.decode <= 0) return HH_OK;
+    printf(json ? ", \"peer\": \"%s\"" : "   of %s:", peer.name);
+    print_ratio("prefill", prefill, peer.prefill);
+    print_ratio("decode", decode_rate, peer.decode);
+    return HH_OK;
+}
+
 #define SHORT 0.25 /* seconds of a prefill that is repeated: the first one chooses kernels for its shapes */
 
 /* A step is run as it comes, then recorded, before it is replayed. */
@@ -140,8 +168,9 @@ static hh_code measure(const hh_model *m, hh_session *s, int64_t context, const 
         printf("%-12s context %7lld   prefill %9.1f tokens/s   decode %8.1f tokens/s", kind, (long long)context,
                prefill_rate, decode_rate);
     }
+    const hh_code code = print_peer(kind, context, prefill_rate, decode_rate, err);
     print_memory(m->be);
-    return HH_OK;
+    return code;
 }
 
 /* Before the clock runs: weights are read once, kernels are chosen, a step of decoding is recorded. */

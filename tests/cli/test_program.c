@@ -2,6 +2,7 @@
 #include "support/support.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,32 @@ static void test_exit_codes(void **state) {
     assert_non_null(strstr(errors.data, "No space left"));
     assert_int_equal(run("HYDRAHEAD_CHECK=maybe hydrahead help"), 2);
     assert_non_null(strstr(errors.data, "HYDRAHEAD_CHECK"));
+}
+
+/* The speed of another program beside ours: prefill against its best kind, decode against the same kind. */
+static void test_bench_beside_a_peer(void **state) {
+    (void)state;
+    assert_int_equal(
+        run("printf '%s\\n' '{\"peer\": \"other\", \"kind\": \"bf16\", \"context\": 16, \"prefill_tok_s\": 100, "
+            "\"decode_tok_s\": 10}' '{\"kind\": \"q8_0\", \"context\": 16, \"prefill_tok_s\": 50, \"decode_tok_s\": "
+            "20}' "
+            "'{\"kind\": \"bf16\", \"context\": 99, \"prefill_tok_s\": null, \"decode_tok_s\": 1}' > "
+            "\"$TMP\"/peer.jsonl; "
+            "hydrahead bench nano --contexts 16 --decode 2 --peer \"$TMP\"/peer.jsonl --json"),
+        0);
+    json_t *line = json_loads(out.data, 0, NULL);
+    assert_non_null(line);
+    const double theirs = json_number_value(json_object_get(line, "peer_prefill_tok_s")),
+                 ours = json_number_value(json_object_get(line, "prefill_tok_s"));
+    assert_true(theirs == 100);
+    assert_true(fabs(json_number_value(json_object_get(line, "prefill_ratio")) - ours / theirs) <= 0.01);
+    const bool bf16 = !strcmp(json_string_value(json_object_get(line, "kind")), "bf16");
+    assert_true(json_number_value(json_object_get(line, "peer_decode_tok_s")) == (bf16 ? 10 : 20));
+    json_decref(line);
+    assert_int_equal(run("echo '{\"kind\": \"bf16\"}' > \"$TMP\"/peer.jsonl; "
+                         "hydrahead bench nano --contexts 16 --decode 2 --peer \"$TMP\"/peer.jsonl"),
+                     1);
+    assert_non_null(strstr(errors.data, "context"));
 }
 
 /* Calls check(verb) for every verb that the program lists. */
@@ -246,6 +273,7 @@ static void test_install(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_bench_beside_a_peer),
         cmocka_unit_test(test_every_verb_explains_itself),
         cmocka_unit_test(test_bad_words_exit_2),
         cmocka_unit_test(test_absent_model_is_named),
