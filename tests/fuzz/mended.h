@@ -3,6 +3,7 @@
 #define HH_TESTS_FUZZ_MENDED_H
 
 #include "base/memory.h"
+#include "base/filemap.h"
 #include "base/rng.h"
 
 #include <string.h>

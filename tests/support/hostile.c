@@ -413,8 +413,8 @@ static void no_http(attack *a) {
                                         "GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
                                         "GET /%00%ff%zz HTTP/1.1\r\nHost: x\r\n\r\n",
                                         "GET /health HTTP/1.1\r\nHost x\r\n: y\r\n\r\n",
-                                        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
-                                        "Content-Length: 5\r\n\r\n"};
+                                        ("POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+                                         "Content-Length: 5\r\n\r\n")};
     char noise[600];
     for (size_t i = 0; i < sizeof noise; i++) noise[i] = (char)(1 + pick(a, 255));
     noise[sizeof noise - 1] = 0;
