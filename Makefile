@@ -198,7 +198,10 @@ $(DOUBLE_SRC:tests/%.c=$(BUILD)/tests/%): $(BUILD)/tests/%: tests/%.c $(DBL_SUPP
 	@mkdir -p $(@D)
 	$(call SAY,LD)$(CC) $(ALL_CFLAGS) -DHH_REAL_DOUBLE $(TEST_FLAGS) $(LDFLAGS) $< $(DBL_SUPPORT) $(BUILD)/libhydrahead_double.a -lcmocka $(LDLIBS) -o $@
 
-tests: program $(BUILD)/libhydrahead.so $(TEST_BIN)
+# These two try what is installed.
+$(BUILD)/tests/api/test_install $(BUILD)/tests/cli/test_program: | $(BUILD)/libhydrahead.so $(BUILD)/hydrahead
+
+tests: program $(TEST_BIN)
 
 test: deps
 	@$(SUBMAKE) tests
