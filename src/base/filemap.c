@@ -203,8 +203,7 @@ bool hh_same_file(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The folder a path is in, owned by the caller; *name is what follows it. */
-static char *folder_of(const char *path, const char **name) {
+char *hh_path_folder(const char *path, const char **name) {
     const char *slash = strrchr(path, '/');
     *name = slash ? slash + 1 : path;
     if (!slash) return hh_strdup(".");
@@ -214,7 +213,7 @@ static char *folder_of(const char *path, const char **name) {
 hh_code hh_file_check_target(const char *path, hh_error *err) {
     const char *name;
     if (hh_is_directory(path)) return hh_fail(err, HH_EIO, "%s: cannot be written: it is a directory", path);
-    char *folder = folder_of(path, &name);
+    char *folder = hh_path_folder(path, &name);
     const bool there = hh_file_exists(path);
     hh_code code = access(there ? path : folder, W_OK) == 0 ? HH_OK
                                                             : hh_fail(err, HH_EIO, "%s: cannot be %s: %s", path,
@@ -227,7 +226,7 @@ bool hh_same_target(const char *a, const char *b) {
     if (hh_same_file(a, b)) return true;
     if (hh_file_exists(a) || hh_file_exists(b)) return false;
     const char *name_a, *name_b;
-    char *in_a = folder_of(a, &name_a), *in_b = folder_of(b, &name_b);
+    char *in_a = hh_path_folder(a, &name_a), *in_b = hh_path_folder(b, &name_b);
     const bool same = !strcmp(name_a, name_b) && (!strcmp(in_a, in_b) || hh_same_file(in_a, in_b));
     hh_free(in_a);
     hh_free(in_b);

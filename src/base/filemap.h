@@ -31,7 +31,8 @@ bool hh_file_exists(const char *path);
 bool hh_is_directory(const char *path);
 bool hh_same_target(const char *a, const char *b); /* writing both would write one file, which need not be there yet */
 bool hh_same_file(const char *a, const char *b);   /* both are there, and are one file or directory, under any names */
-char *hh_path_join(const char *dir, const char *name); /* owned by the caller */
+char *hh_path_join(const char *dir, const char *name);     /* owned by the caller */
+char *hh_path_folder(const char *path, const char **name); /* "." when it names none; *name is what follows it */
 /* PATH, or NAME=PATH when there is nothing called "NAME=PATH". Returns the path, inside word; *name (the caller's) is NAME
  * or the word itself. */
 const char *hh_path_split_name(char **name, const char *word);

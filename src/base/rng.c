@@ -189,10 +189,14 @@ void hh_mt_sample(hh_mt *m, int64_t n, int64_t k, int64_t *out) {
         sample_with_set(m, n, k, out);
 }
 
+void hh_uuid4_text(const uint32_t bits[4], char out[37]) {
+    const uint32_t w1 = (bits[1] & 0x3fffffffu) | 0x80000000u; /* RFC 4122's variant */
+    const uint32_t w2 = (bits[2] & 0xffff0fffu) | 0x00004000u; /* version 4 */
+    snprintf(out, 37, "%08x-%04x-%04x-%04x-%04x%08x", bits[3], w2 >> 16, w2 & 0xffff, w1 >> 16, w1 & 0xffff, bits[0]);
+}
+
 void hh_mt_uuid4(hh_mt *m, char out[37]) {
-    uint32_t w[4]; /* least significant first */
-    for (int i = 0; i < 4; i++) w[i] = next_u32(m);
-    w[1] = (w[1] & 0x3fffffffu) | 0x80000000u; /* RFC 4122's variant */
-    w[2] = (w[2] & 0xffff0fffu) | 0x00004000u; /* version 4 */
-    snprintf(out, 37, "%08x-%04x-%04x-%04x-%04x%08x", w[3], w[2] >> 16, w[2] & 0xffff, w[1] >> 16, w[1] & 0xffff, w[0]);
+    uint32_t bits[4];
+    for (int i = 0; i < 4; i++) bits[i] = next_u32(m);
+    hh_uuid4_text(bits, out);
 }

@@ -32,6 +32,8 @@ int64_t hh_mt_below(hh_mt *m, int64_t n);                        /* _randbelow(n
 int64_t hh_mt_randint(hh_mt *m, int64_t lo, int64_t hi);         /* random.randint(lo, hi), both included */
 void hh_mt_shuffle(hh_mt *m, int64_t *a, int64_t n);             /* random.shuffle */
 void hh_mt_sample(hh_mt *m, int64_t n, int64_t k, int64_t *out); /* random.sample(range(n), k) */
+/* A random UUID (version 4) as text, of 128 random bits, least significant word first. */
+void hh_uuid4_text(const uint32_t bits[4], char out[37]);
 void hh_mt_uuid4(hh_mt *m, char out[37]); /* str(uuid.UUID(int=random.getrandbits(128), version=4)) */
 
 #endif

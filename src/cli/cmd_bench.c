@@ -13,7 +13,7 @@
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *contexts = "512,2048,8128", *kv = "auto", *train = "", *teacher_path = "", *peer_path = "";
-static int64_t chunk, decode = 32, steps = 4, micro_tokens;
+static int64_t chunk, decode = 32, steps = 4, recorded_tokens, micro_tokens;
 static bool json;
 
 static const hh_option options[] = {
@@ -53,7 +53,7 @@ static const hh_option options[] = {
      .help = "with --train: steps that are timed, behind those that are not"},
     {.name = "recorded-tokens",
      .kind = HH_OPTION_INT,
-     .value = &hh_recorded_tokens,
+     .value = &recorded_tokens,
      .argument = "N",
      .min = 0,
      .max = 1 << 20,
@@ -216,7 +216,7 @@ static void print_training(const hh_trainer *t, int64_t n, int64_t length, doubl
 }
 
 static hh_code time_steps(hh_trainer *t, int64_t n, int64_t length, hh_error *err) {
-    const int64_t untimed = hh_recorded_tokens ? 4 : 1; /* shapes are met, and recorded */
+    const int64_t untimed = recorded_tokens ? 4 : 1; /* shapes are met, and recorded */
     double best = 0;
     for (int64_t i = 0; i < untimed + steps; i++) {
         hh_step_report r;
@@ -238,6 +238,7 @@ static hh_code work_training(const char *path, hh_error *err) {
     HH_TRY_GOTO(code, hh_model_open(&m, be, path, HH_LOAD_REAL, err), done);
     if (*teacher_path) HH_TRY_GOTO(code, hh_model_open(&teacher, be, teacher_path, HH_LOAD_STORED, err), done);
     hh_trainer_options o = hh_trainer_defaults(teacher ? &hh_stage_distill : &hh_stage_extend, steps);
+    o.recorded_tokens = recorded_tokens;
     o.data.sequences = n;
     o.data.length = &length;
     o.data.n_lengths = 1;

@@ -139,10 +139,10 @@ static void release_draft(draft *w) {
 }
 
 static char *draw_uuid(hh_rng *r) {
-    uint64_t hi = hh_rng_u64(r), lo = hh_rng_u64(r);
-    return hh_sprintf("%08x-%04x-4%03x-%04x-%012llx", (unsigned)(hi >> 32), (unsigned)(hi >> 16) & 0xffff,
-                      (unsigned)hi & 0xfff, 0x8000 | ((unsigned)(lo >> 48) & 0x3fff),
-                      (unsigned long long)(lo & 0xffffffffffff));
+    const uint64_t hi = hh_rng_u64(r), lo = hh_rng_u64(r);
+    char text[37];
+    hh_uuid4_text((const uint32_t[]){(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)}, text);
+    return hh_strdup(text);
 }
 
 static char *draw_key(const hh_needle_docs *d, hh_rng *r, bool uuid) {

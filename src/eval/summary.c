@@ -50,9 +50,9 @@ static void add_choice(json_t *entry, const json_t *files) {
 /* Runs side by side add one after another: the lock is the directory's, so that it leaves no file. -1: a directory that
  * cannot be opened or locked; adding then goes on, and fails by itself if the file cannot be written. */
 static int lock_directory(const char *path) {
-    char *dir = hh_strdup(path), *slash = strrchr(dir, '/');
-    if (slash) slash[slash == dir] = 0;
-    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const char *name;
+    char *dir = hh_path_folder(path, &name);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     hh_free(dir);
     while (fd >= 0 && flock(fd, LOCK_EX) != 0 && errno == EINTR) {
     }

@@ -12,8 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-int64_t hh_recorded_tokens = 0;
-
 const hh_stage *hh_stage_find(const char *name) {
     static const hh_stage *const all[] = {&hh_stage_pretrain, &hh_stage_align, &hh_stage_distill, &hh_stage_extend};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -288,7 +286,7 @@ static hh_code check_interrupt(const hh_trainer *t, hh_error *err) {
 /* Has a micro-batch of this shape been seen lately? Its spans, and all that ops get by value. */
 static bool comes_again(hh_trainer *t, const hh_micro *m, uint64_t *key) {
     const int64_t most = (int64_t)(sizeof t->met / sizeof *t->met);
-    if (!t->be->record_begin || m->b.n_tokens > hh_recorded_tokens || hh_env_get()->check_nan) return false;
+    if (!t->be->record_begin || m->b.n_tokens > t->o.recorded_tokens || hh_env_get()->check_nan) return false;
     const double value[] = {m->per_token, m->per_target, m->per_weight};
     *key = hh_hash64(m->b.span, (size_t)m->b.n_spans * sizeof *m->b.span, hh_hash64(value, sizeof value, 0));
     for (int64_t i = 0; i < t->n_met; i++)

@@ -25,10 +25,6 @@ const hh_stage *hh_stage_find(const char *name); /* NULL: none of that name */
 
 #define HH_MAX_STUDENTS 4
 
-/* Most tokens of a micro-batch that is recorded when its shape comes again; a larger one keeps a GPU busy for longer than
- * its launches take. 0, until it has been measured, for none. */
-extern int64_t hh_recorded_tokens;
-
 typedef struct hh_trainer_options {
     const hh_stage *stage;
     hh_trainset_options data; /* `vocab` is set by hh_trainer_new */
@@ -36,7 +32,10 @@ typedef struct hh_trainer_options {
     double beta1, beta2, eps, weight_decay;
     double clip;      /* largest global norm of the gradient; 0: none */
     double ce_weight; /* distill: share of next-token cross-entropy */
-    hh_comm *comm;    /* the caller's; NULL: one process */
+    /* Most tokens of a micro-batch that is recorded when its shape comes again, where the backend can; a larger one keeps a
+     * GPU busy for longer than its launches take. 0: none, the default until it has been measured. */
+    int64_t recorded_tokens;
+    hh_comm *comm; /* the caller's; NULL: one process */
 } hh_trainer_options;
 
 /* The stage's published defaults for a run of `steps`; the warm-up is at most a tenth of it. Data is left empty. */

@@ -136,7 +136,7 @@ static void training(void **unused) {
     tiny_head_dim = 32;
     for (int i = 0; i < 3; i++) {
         numbers there = whole_training(cpu, stages[i], STEPS, 0, NULL);
-        hh_recorded_tokens = 1000;
+        whole_recorded_tokens = 1000;
         numbers here = whole_training(gpu, stages[i], STEPS, 0, NULL);
         numbers again = whole_training(gpu, stages[i], STEPS, 3, temp_path("gpu.bin"));
         for (int s = 0; s < STEPS; s++)
@@ -151,7 +151,7 @@ static void training(void **unused) {
         numbers early = whole_training(gpu, stages[i], STEPS, 0, NULL);
         hh_cuda_early = false;
         expect_equal("training with early launches", stages[i]->name, early, numbers_copy(here));
-        hh_recorded_tokens = 0;
+        whole_recorded_tokens = 0;
         here.n = there.n = STEPS;
         expect_close("losses", stages[i]->name, here, there, 1e-4, 3e-2);
     }

@@ -54,7 +54,7 @@ static void training_and_resuming(void **unused) {
     static const hh_stage *const stages[] = {&hh_stage_pretrain, &hh_stage_align, &hh_stage_distill};
     for (int i = 0; i < 3; i++) {
         const int64_t before = mock_recordings(far);
-        hh_recorded_tokens = 1000;
+        whole_recorded_tokens = 1000;
         numbers here = whole_training(cpu, stages[i], 5, 0, NULL);
         numbers again = whole_training(far, stages[i], 5, 3, temp_path("far.bin"));
         numbers there = whole_training(far, stages[i], 5, 0, NULL);
@@ -62,7 +62,7 @@ static void training_and_resuming(void **unused) {
         hh_free(again.x);
         expect_same(stages[i]->name, there, here);
         assert_true(mock_recordings(far) > before + 10);
-        hh_recorded_tokens = 0;
+        whole_recorded_tokens = 0;
     }
 }
 

@@ -147,6 +147,8 @@ static inline numbers whole_gradients(hh_backend *be, const char *name, double *
     return out;
 }
 
+static int64_t whole_recorded_tokens __attribute__((unused)); /* of whole_training's trainers */
+
 /* Trains the tiny hybrid for `steps` steps, the first `before` of them by a trainer that is thrown away after its state has
  * been written to `path`. Losses of all steps, then the weights. */
 static inline numbers whole_training(hh_backend *be, const hh_stage *stage, int64_t steps, int64_t before,
@@ -156,6 +158,7 @@ static inline numbers whole_training(hh_backend *be, const hh_stage *stage, int6
     hh_model *teacher = tiny_teacher(be, 2), *student = NULL;
     hh_trainer_options o = tiny_options(stage, steps);
     o.ce_weight = stage == &hh_stage_distill ? 0.5 : 0;
+    o.recorded_tokens = whole_recorded_tokens;
     for (int part = 0; part < 2; part++) {
         hh_model_close(student);
         student = tiny_hybrid(teacher, 0);

@@ -4,6 +4,7 @@
 #define HH_OPS_SIMD_ATTENTION_H
 
 #include "ops/attention.h"
+#include "ops/simd/panel.h"
 #include "ops/simd/simd.h"
 #include "ops/simd/widen.h"
 
@@ -23,6 +24,21 @@ static inline hh_vf hh_vexp2_down(hh_vf x) {
     p = hh_vfma(p, r, hh_vset(0.69314718f));
     p = hh_vfma(p, r, hh_vset(1.0f));
     return (hh_vf)((hh_vi)p + ((hh_vi)shifted << 23));
+}
+
+/* The largest of `before` and of logits S [n, HH_VW of HH_PANEL] of keys j .. j + n, column by column; where `masked`, keys
+ * behind a column's position `last` become `lowest` first. */
+static inline hh_vf hh_panel_peak(float *S, int64_t n, int64_t j, bool masked, hh_vi last, hh_vf before, float lowest) {
+    hh_vf most = before;
+    for (int64_t i = 0; i < n; i++) {
+        hh_vf z = hh_vload(S + i * HH_PANEL);
+        if (masked) {
+            z = hh_vselect(hh_vset_int((int32_t)(j + i)) <= last, z, hh_vset(lowest));
+            hh_vstore(S + i * HH_PANEL, z);
+        }
+        most = hh_vmax(most, z);
+    }
+    return most;
 }
 
 /* Rows [j, j + n) of KV head g as float rows: in place when they are float, else converted into buffer [n, D]. */

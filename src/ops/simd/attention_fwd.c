@@ -126,15 +126,8 @@ static hh_vf weigh(float *S, int64_t n, int64_t j, bool masked, float *top, floa
     hh_vi last;
     memcpy(&last, position, sizeof last);
     const hh_vf before = hh_vload(top);
-    hh_vf most = before, total = {0};
-    for (int64_t i = 0; i < n; i++) {
-        hh_vf z = hh_vload(S + i * HH_PANEL);
-        if (masked) {
-            z = hh_vselect(hh_vset_int((int32_t)(j + i)) <= last, z, hh_vset(LOWEST));
-            hh_vstore(S + i * HH_PANEL, z);
-        }
-        most = hh_vmax(most, z);
-    }
+    const hh_vf most = hh_panel_peak(S, n, j, masked, last, before, LOWEST);
+    hh_vf total = {0};
     for (int64_t i = 0; i < n; i++) {
         hh_vf p = hh_vexp2_down(hh_vload(S + i * HH_PANEL) - most);
         if (masked) p = hh_vselect(hh_vset_int((int32_t)(j + i)) <= last, p, (hh_vf){0});

@@ -80,15 +80,8 @@ static inline hh_vf hh_pair_weigh(int32_t *P, float *scale, float *S, int64_t n,
     hh_vi last;
     memcpy(&last, position, sizeof last);
     const hh_vf before = hh_vload(top);
-    hh_vf most = before, total = {0};
-    for (int64_t i = 0; i < n; i++) {
-        hh_vf z = hh_vload(S + i * HH_PANEL);
-        if (masked) {
-            z = hh_vselect(hh_vset_int((int32_t)(j + i)) <= last, z, hh_vset(lowest));
-            hh_vstore(S + i * HH_PANEL, z);
-        }
-        most = hh_vmax(most, z);
-    }
+    const hh_vf most = hh_panel_peak(S, n, j, masked, last, before, lowest);
+    hh_vf total = {0};
     for (int64_t g = 0; g < n; g += HH_PAIR_GROUP) {
         hh_vi peak = {0};
         const int64_t end = g + HH_PAIR_GROUP < n ? g + HH_PAIR_GROUP : n;

@@ -127,28 +127,9 @@ static __attribute__((noinline, unused)) void hh_pair_product(float *C, int64_t 
         pair_block(HH_PANEL_ROWS, C + i * ldc, ldc, add, hh_pair_rows_from(a, i, 0), B, scale, groups);
     C += i * ldc;
     a = hh_pair_rows_from(a, i, 0);
-    switch (m - i) {
-#define HH_REST(n)                                                                                                     \
-    case n:                                                                                                            \
-        pair_block(n, C, ldc, add, a, B, scale, groups);                                                               \
-        break;
-        HH_REST(1)
-        HH_REST(2)
-        HH_REST(3)
-        HH_REST(4)
-        HH_REST(5)
-#if HH_PANEL_ROWS > 6
-        HH_REST(6)
-        HH_REST(7)
-        HH_REST(8)
-        HH_REST(9)
-        HH_REST(10)
-        HH_REST(11)
-#endif
-#undef HH_REST
-    default:
-        break;
-    }
+#define HH_BLOCK(n) pair_block(n, C, ldc, add, a, B, scale, groups)
+    HH_PANEL_REST(m - i, HH_BLOCK)
+#undef HH_BLOCK
 }
 
 #else

@@ -45,6 +45,36 @@ static inline hh_factor hh_factor_from(hh_factor a, int64_t i, int64_t l) {
     return (hh_factor){a.at + i * a.row + l * a.col, a.row, a.col};
 }
 
+/* block(n) for the n rows that are left behind whole blocks of HH_PANEL_ROWS, with n known to the compiler. */
+#define HH_PANEL_CASE(n, block)                                                                                        \
+    case n:                                                                                                            \
+        block(n);                                                                                                      \
+        break;
+#define HH_PANEL_CASES_5(block)                                                                                        \
+    HH_PANEL_CASE(1, block)                                                                                            \
+    HH_PANEL_CASE(2, block)                                                                                            \
+    HH_PANEL_CASE(3, block)                                                                                            \
+    HH_PANEL_CASE(4, block)                                                                                            \
+    HH_PANEL_CASE(5, block)
+#if HH_PANEL_ROWS > 6
+#define HH_PANEL_CASES(block)                                                                                          \
+    HH_PANEL_CASES_5(block)                                                                                            \
+    HH_PANEL_CASE(6, block)                                                                                            \
+    HH_PANEL_CASE(7, block)                                                                                            \
+    HH_PANEL_CASE(8, block)                                                                                            \
+    HH_PANEL_CASE(9, block)                                                                                            \
+    HH_PANEL_CASE(10, block)                                                                                           \
+    HH_PANEL_CASE(11, block)
+#else
+#define HH_PANEL_CASES HH_PANEL_CASES_5
+#endif
+#define HH_PANEL_REST(left, block)                                                                                     \
+    switch (left) {                                                                                                    \
+        HH_PANEL_CASES(block)                                                                                          \
+    default:                                                                                                           \
+        break;                                                                                                         \
+    }
+
 static inline __attribute__((always_inline)) void panel_block(const int rows, float *C, int64_t ldc, float keep,
                                                               float scale, hh_factor a, const float *B, int64_t ldb,
                                                               int64_t k) {
@@ -84,28 +114,9 @@ static __attribute__((noinline, unused)) void hh_panel_product(float *C, int64_t
         panel_block(HH_PANEL_ROWS, C + i * ldc, ldc, keep, scale, hh_factor_from(a, i, 0), B, ldb, k);
     C += i * ldc;
     a = hh_factor_from(a, i, 0);
-    switch (m - i) {
-#define HH_REST(n)                                                                                                     \
-    case n:                                                                                                            \
-        panel_block(n, C, ldc, keep, scale, a, B, ldb, k);                                                             \
-        break;
-        HH_REST(1)
-        HH_REST(2)
-        HH_REST(3)
-        HH_REST(4)
-        HH_REST(5)
-#if HH_PANEL_ROWS > 6
-        HH_REST(6)
-        HH_REST(7)
-        HH_REST(8)
-        HH_REST(9)
-        HH_REST(10)
-        HH_REST(11)
-#endif
-#undef HH_REST
-    default:
-        break;
-    }
+#define HH_BLOCK(n) panel_block(n, C, ldc, keep, scale, a, B, ldb, k)
+    HH_PANEL_REST(m - i, HH_BLOCK)
+#undef HH_BLOCK
 }
 
 /* y = x^T of HH_SQUARE rows and columns. */
