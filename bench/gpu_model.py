@@ -156,7 +156,7 @@ def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3, rec
     if micro:
         words += ['--micro-tokens', micro // T]
         plan[4:7] = [t, '--batch', max(1, micro // length)]
-    if recorded:
+    if recorded and a.device != 'cpu':
         words += ['--recorded-tokens', recorded]
     if teacher:
         words += ['--teacher', model(shape, teacher)]

@@ -208,15 +208,26 @@ hh_code hh_options_parse(const hh_command *c, int argc, char **argv, hh_words *w
     return code;
 }
 
-bool hh_options_given(const hh_command *c, const char *name, int argc, char **argv) {
+static bool is_given(const hh_command *c, const hh_option *option, int argc, char **argv) {
     for (int i = 0; i < argc;) {
         item it;
         take_item(c, argc, argv, i, &it);
         if (it.ends_options) return false;
-        if (it.option && strcmp(it.option->name, name) == 0) return true;
+        if (it.option == option) return true;
         i += it.used;
     }
     return false;
+}
+
+hh_code hh_options_check_use(const hh_command *c, int argc, char **argv, const hh_option_use *use, const char *where,
+                             hh_error *err) {
+    for (; use->option; use++) {
+        const hh_option *option = find_option(c, use->option, 0);
+        HH_ASSERT(option);
+        if (!use->used && is_given(c, option, argc, argv))
+            return hh_fail(err, HH_EINVAL, "--%s has no effect %s: %s", use->option, where, use->why);
+    }
+    return HH_OK;
 }
 
 hh_code hh_parse_int_list(const char *option, const char *text, int64_t **out, int64_t *n, hh_error *err) {

@@ -49,9 +49,19 @@ typedef struct hh_command {
  * --help or -h is there. */
 hh_code hh_options_parse(const hh_command *c, int argc, char **argv, hh_words *words, bool *help, hh_error *err);
 void hh_words_release(hh_words *w);
-bool hh_options_given(const hh_command *c, const char *name, int argc, char **argv); /* was --name on the line? */
-void hh_command_help(const hh_command *c, hh_buf *out);                              /* plain text, 80 columns */
-void hh_command_man(const hh_command *c, hh_buf *out);                               /* roff */
+void hh_command_help(const hh_command *c, hh_buf *out); /* plain text, 80 columns */
+void hh_command_man(const hh_command *c, hh_buf *out);  /* roff */
+
+/* An option that other words of the line make useless, unless `used`; `why` also says what to do. */
+typedef struct hh_option_use {
+    const char *option; /* without dashes; NULL ends the list */
+    bool used;
+    const char *why;
+} hh_option_use;
+
+/* HH_EINVAL, "--NAME has no effect WHERE: WHY", for the first option of the list that is on the line and not used. */
+hh_code hh_options_check_use(const hh_command *c, int argc, char **argv, const hh_option_use *use, const char *where,
+                             hh_error *err);
 
 /* Edit distance of two short names, for "did you mean". */
 int hh_word_distance(const char *a, const char *b);

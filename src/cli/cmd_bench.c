@@ -235,6 +235,12 @@ static hh_code work_training(const char *path, hh_error *err) {
     hh_trainer *t = NULL;
     hh_code code;
     HH_TRY(hh_cli_backend(&common, &be, err));
+    if (recorded_tokens && !be->record_begin) {
+        code = hh_fail(err, HH_EINVAL,
+                       "--recorded-tokens has no effect here: only a GPU takes recordings, and none while "
+                       "HYDRAHEAD_CHECK or HYDRAHEAD_TRACE looks at every operation; leave it out");
+        goto done;
+    }
     HH_TRY_GOTO(code, hh_model_open(&m, be, path, HH_LOAD_REAL, err), done);
     if (*teacher_path) HH_TRY_GOTO(code, hh_model_open(&teacher, be, teacher_path, HH_LOAD_STORED, err), done);
     hh_trainer_options o = hh_trainer_defaults(teacher ? &hh_stage_distill : &hh_stage_extend, steps);
@@ -286,15 +292,29 @@ done:
     return code;
 }
 
+static hh_code check_use(int argc, char **argv, hh_error *err) {
+    static const char of_steps[] = "it is about training steps; add --train NxT",
+                      of_inference[] = "training steps alone are timed; measure prefill and decode in a run without it";
+    const bool training = *train;
+    const hh_option_use use[] = {{"teacher", training, of_steps},         {"steps", training, of_steps},
+                                 {"recorded-tokens", training, of_steps}, {"micro-tokens", training, of_steps},
+                                 {"contexts", !training, of_inference},   {"decode", !training, of_inference},
+                                 {"peer", !training, of_inference},       {"chunk", !training, of_inference},
+                                 {"kv", !training, of_inference},         {0}};
+    return hh_options_check_use(&command, argc, argv, use, training ? "with --train" : "without --train", err);
+}
+
 int hh_cmd_bench(int argc, char **argv) {
     hh_words words;
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
-    if (*train)
-        work_training(words.word[0], &err);
-    else
-        work(words.word[0], &err);
+    if (check_use(argc, argv, &err) == HH_OK) {
+        if (*train)
+            work_training(words.word[0], &err);
+        else
+            work(words.word[0], &err);
+    }
     hh_words_release(&words);
     return err.code == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
 }

@@ -152,6 +152,24 @@ static hh_code check_plan(const hh_plan *plan, const hh_model *teacher, const hh
     return code == HH_OK ? code : hh_fail_in(err, "%s", teacher->path);
 }
 
+static bool is_calibrated(const hh_hybrid_options *o) {
+    return o->fusion == HH_FUSION_SCALE && strcmp(gamma_start, "1");
+}
+
+static hh_code check_use(int argc, char **argv, hh_error *err) {
+    const hh_hybrid_options o = hybrid_options();
+    const bool calibrated = is_calibrated(&o);
+    static const char uncalibrated[] = "heads' scales are measured with --fusion scale and --gamma rms alone";
+    const hh_option_use use[] = {
+        {"gamma", o.fusion == HH_FUSION_SCALE, "heads have scales with --fusion scale alone"},
+        {"calibration", calibrated, uncalibrated},
+        {"calibration-tokens", calibrated, uncalibrated},
+        {"log-scale-in-training", log_scale_base > 0, "--log-scale-base 0 switches that scale off"},
+        {"gate-bias", o.fa_gate || o.gdn_gate, "--no-fa-gate leaves no output gate; --gdn-gate adds some"},
+        {0}};
+    return hh_options_check_use(&command, argc, argv, use, "in this hybrid", err);
+}
+
 static hh_code convert(const char *path, hh_error *err) {
     hh_plan plan = {0};
     hh_backend *be = NULL;
@@ -166,7 +184,7 @@ static hh_code convert(const char *path, hh_error *err) {
     HH_TRY_GOTO(code, hh_model_open(&teacher, be, path, HH_LOAD_STORED, err), out);
     HH_TRY_GOTO(code, check_plan(&plan, teacher, &o, err), out);
     HH_TRY_GOTO(code, hh_make_directory(out_dir, err), out); /* before the work, not behind it */
-    if (o.fusion == HH_FUSION_SCALE && strcmp(gamma_start, "1")) {
+    if (is_calibrated(&o)) {
         gamma = hh_alloc((size_t)(plan.n_layers * plan.n_heads) * sizeof *gamma);
         HH_TRY_GOTO(code, calibrate(gamma, teacher, err), out);
     }
@@ -188,7 +206,8 @@ int hh_cmd_convert(int argc, char **argv) {
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
-    hh_code done = convert(words.word[0], &err);
+    hh_code done = check_use(argc, argv, &err);
+    if (done == HH_OK) done = convert(words.word[0], &err);
     hh_words_release(&words);
     return done == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
 }

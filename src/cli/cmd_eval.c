@@ -413,6 +413,32 @@ static hh_code find_measure(const char *name, measure_fn **run, hh_error *err) {
                    name);
 }
 
+static hh_code check_use(int argc, char **argv, const char *measure, measure_fn *run, hh_error *err) {
+    const bool ruler = run == run_ruler, choice = run == run_choice, generate = run == run_generate;
+    static const char of_ruler[] = "only ruler draws prompts of its own; this measure reads --file";
+    char where[64];
+    snprintf(where, sizeof where, "in eval %s", measure);
+    const hh_option_use of_measure[] = {
+        {"tasks", ruler, of_ruler},
+        {"lengths", ruler, of_ruler},
+        {"samples", ruler, of_ruler},
+        {"haystack", ruler, of_ruler},
+        {"file", !ruler, "it draws prompts of its own; --haystack FILE is the text around the needles"},
+        {"length", choice || run == run_perplexity, ruler ? "it has --lengths" : "a prompt is read whole"},
+        {"limit", !ruler, "it has --samples"},
+        {"max-new", generate, "only generate writes answers of any length"},
+        {"items", choice, "only choice has items"},
+        {"summary", !generate, "answers have no place in a summary; --json FILE holds them"},
+        {0}};
+    const hh_option_use of_tasks[] = {{"haystack", !ruler || hh_needle_tasks_read_text(tasks),
+                                       "none has a text around its needles; niah_single_2 has"},
+                                      {0}};
+    const hh_option_use of_json[] = {{"items", json_file, "they are written into that file"}, {0}};
+    HH_TRY(hh_options_check_use(&command, argc, argv, of_measure, where, err));
+    HH_TRY(hh_options_check_use(&command, argc, argv, of_tasks, "with these --tasks", err));
+    return hh_options_check_use(&command, argc, argv, of_json, "without --json FILE", err);
+}
+
 /* No file is written twice, nor over one that is read. */
 static hh_code check_outputs(hh_error *err) {
     const struct {
@@ -477,10 +503,9 @@ int hh_cmd_eval(int argc, char **argv) {
     hh_subject *s = NULL;
     hh_words names = {words.word + 1, words.n - 1};
     hh_code code = find_measure(words.word[0], &run, &err);
+    if (code == HH_OK) code = check_use(argc, argv, words.word[0], run, &err);
     if (code == HH_OK) code = check_outputs(&err);
     if (code == HH_OK) code = hh_cli_backend(&common, &be, &err);
-    if (code == HH_OK && summary_file && run == run_generate)
-        code = hh_fail(&err, HH_EINVAL, "eval generate: answers have no place in a --summary");
     if (code == HH_OK && summary_file && run == run_perplexity && files.n != 1)
         code = hh_fail(&err, HH_EINVAL, "eval perplexity: a --summary holds one text's perplexity; give one --file");
     if (code == HH_OK) code = hh_subjects_open(&s, be, &names, rope, &err);

@@ -281,6 +281,12 @@ static hh_code inspect(const char *model, hh_error *err) {
     hh_code code = hh_store_open(&store, path, err);
     hh_free(path);
     if (code != HH_OK) return code;
+    if (metadata && !hh_store_gguf(store)) {
+        code = hh_fail(err, HH_EINVAL, "--metadata has no effect on %s: only GGUF files have keys; leave it out",
+                       hh_store_path(store));
+        hh_store_close(store);
+        return code;
+    }
     code = hh_config_read(&config, store, err);
     if (json) {
         print_json(store, code == HH_OK ? &config : NULL, err);

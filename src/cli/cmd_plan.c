@@ -210,11 +210,15 @@ static void print_table(const table *t, const char *path) {
 
 /* Words of training that would not be looked at, or lack each other. */
 static hh_code check_words(int argc, char **argv, hh_error *err) {
-    static const char *const training[] = {"stage", "teacher", "micro-tokens"};
+    static const char of_step[] = "it is about a training step; add --train";
+    const hh_option_use use[] = {{"stage", train, of_step},
+                                 {"teacher", train, of_step},
+                                 {"micro-tokens", train, of_step},
+                                 {"chunk", !train, "training reads a step in pieces of --micro-tokens"},
+                                 {"kv", !train, "training keeps no KV cache"},
+                                 {0}};
     const hh_stage *stage = chosen_stage();
-    for (size_t i = 0; i < sizeof training / sizeof *training && !train; i++)
-        if (hh_options_given(&command, training[i], argc, argv))
-            return hh_fail(err, HH_EINVAL, "--%s is about a training step; add --train", training[i]);
+    HH_TRY(hh_options_check_use(&command, argc, argv, use, train ? "with --train" : "without --train", err));
     if (stage->needs_teacher && !*teacher_path)
         return hh_fail(err, HH_EINVAL, "--stage %s learns from a teacher; name it with --teacher", stage->name);
     if (!stage->needs_teacher && *teacher_path)

@@ -238,12 +238,24 @@ done:
     return code;
 }
 
+static hh_code check_use(int argc, char **argv, hh_error *err) {
+    static const char of_tasks[] = "it is about needle tasks, and the pairs are your own; leave one of the two out";
+    const hh_option_use use[] = {{"tasks", !pairs_file, of_tasks},    {"corruption", !pairs_file, of_tasks},
+                                 {"length", !pairs_file, of_tasks},   {"samples", !pairs_file, of_tasks},
+                                 {"haystack", !pairs_file, of_tasks}, {0}};
+    const hh_option_use text[] = {
+        {"haystack", hh_needle_tasks_read_text(tasks), "none has a text around its needles; niah_single_2 has"}, {0}};
+    HH_TRY(hh_options_check_use(&command, argc, argv, use, "with --pairs", err));
+    return hh_options_check_use(&command, argc, argv, text, "with these --tasks", err);
+}
+
 int hh_cmd_probe(int argc, char **argv) {
     hh_words words;
     int code;
     hh_error err = {0};
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
-    hh_code failed = run(words.word[0], &err);
+    hh_code failed = check_use(argc, argv, &err);
+    if (failed == HH_OK) failed = run(words.word[0], &err);
     hh_words_release(&words);
     return failed != HH_OK ? hh_cli_fail(&err) : hh_cli_done();
 }

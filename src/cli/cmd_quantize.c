@@ -255,6 +255,16 @@ static hh_code check_words(const char *path, hh_error *err) {
     return hh_cli_check_out(path, out_dir, force, err);
 }
 
+static hh_code check_use(int argc, char **argv, hh_error *err) {
+    static const char of_measure[] = "it is about measuring what it costs; leave one of the two out";
+    const hh_option_use unmeasured[] = {{"file", false, of_measure},    {"length", false, of_measure},
+                                        {"windows", false, of_measure}, {"task", false, of_measure},
+                                        {"samples", false, of_measure}, {0}};
+    const hh_option_use unasked[] = {{"task", samples > 0, "no needle is asked for; give a number"}, {0}};
+    if (no_measure) return hh_options_check_use(&command, argc, argv, unmeasured, "with --no-measure", err);
+    return hh_options_check_use(&command, argc, argv, unasked, "with --samples 0", err);
+}
+
 static hh_code quantize(const char *path, hh_error *err) {
     written w = {.whole = json_array()};
     cost c = {0};
@@ -293,7 +303,8 @@ int hh_cmd_quantize(int argc, char **argv) {
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
     hh_error err = {0};
-    hh_code done = quantize(words.word[0], &err);
+    hh_code done = check_use(argc, argv, &err);
+    if (done == HH_OK) done = quantize(words.word[0], &err);
     hh_words_release(&words);
     return done == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
 }

@@ -31,7 +31,7 @@ static const hh_option options[] = {
     {.name = "special",
      .kind = HH_OPTION_FLAG,
      .value = &special,
-     .help = "special tokens written in the prompt become their ids"},
+     .help = "special tokens written in the prompt become their ids; in a chat they are text"},
     {.name = "max-new",
      .letter = 'n',
      .kind = HH_OPTION_INT,
@@ -324,6 +324,21 @@ static hh_code run_dialogue(const hh_cli_opened *o, totals *sum, hh_error *err) 
     return code;
 }
 
+static hh_code check_use(int argc, char **argv, const char *prompt, hh_error *err) {
+    static const char greedy[] = "the most likely token is taken; --temperature X samples";
+    const hh_option_use chatting[] = {
+        {"special", false, "what is said is text, and the template's own special tokens are always ids"}, {0}};
+    const hh_option_use alone[] = {{"system", false, "a chat's turn is not a part of a prompt; add --chat"}, {0}};
+    const hh_option_use sampling[] = {{"top-k", temperature > 0, greedy},
+                                      {"top-p", temperature > 0, greedy},
+                                      {"min-p", temperature > 0, greedy},
+                                      {0}};
+    if (prompt && file) return hh_fail(err, HH_EINVAL, "run: a prompt and --file %s are one too many", file);
+    HH_TRY(hh_options_check_use(&command, argc, argv, chat ? chatting : alone, chat ? "with --chat" : "without --chat",
+                                err));
+    return hh_options_check_use(&command, argc, argv, sampling, "at --temperature 0", err);
+}
+
 int hh_cmd_run(int argc, char **argv) {
     hh_words words;
     int code;
@@ -332,9 +347,7 @@ int hh_cmd_run(int argc, char **argv) {
     hh_cli_opened o = {0};
     totals sum = {0};
     const char *prompt = words.n > 1 ? words.word[1] : NULL;
-    hh_code done = HH_OK;
-    if (prompt && file) done = hh_fail(&err, HH_EINVAL, "run: a prompt and --file %s are one too many", file);
-    if (system_text && !chat) done = hh_fail(&err, HH_EINVAL, "run: --system needs --chat");
+    hh_code done = check_use(argc, argv, prompt, &err);
     if (done == HH_OK) done = hh_cli_opened_open(&o, &common, words.word[0], true, &err);
     if (done == HH_OK)
         done = chat && !prompt && !file ? run_dialogue(&o, &sum, &err) : run_prompt(&o, prompt, &sum, &err);

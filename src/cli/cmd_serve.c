@@ -179,7 +179,9 @@ int hh_cmd_serve(int argc, char **argv) {
     hh_words words;
     int code;
     if (!hh_cli_parse(&command, argc, argv, &words, &code)) return code;
-    hh_code done = serve(words.word[0], &err);
+    const hh_option_use use[] = {{"cache-dir", cache_bytes > 0, "nothing is kept; leave one of the two out"}, {0}};
+    hh_code done = hh_options_check_use(&command, argc, argv, use, "with --cache-bytes 0", &err);
+    if (done == HH_OK) done = serve(words.word[0], &err);
     hh_words_release(&words);
     return done == HH_OK ? hh_cli_done() : hh_cli_fail(&err);
 }

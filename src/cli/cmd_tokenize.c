@@ -120,6 +120,16 @@ static hh_code run_encode(const hh_tokenizer *t, const char *word, hh_error *err
     return code;
 }
 
+static hh_code check_use(int argc, char **argv, bool has_text, hh_error *err) {
+    const bool ids_given = decode && strcmp(decode, "-") != 0;
+    const hh_option_use use[] = {{"bos", !decode, "it is about ids that come out; leave one of the two out"},
+                                 {"file", !ids_given, "the ids stand there already; --decode - reads --file"},
+                                 {0}};
+    if (has_text && (file || decode))
+        return hh_fail(err, HH_EINVAL, "TEXT together with --file or --decode: give one of them");
+    return hh_options_check_use(&command, argc, argv, use, "with --decode", err);
+}
+
 int hh_cmd_tokenize(int argc, char **argv) {
     hh_words words;
     int code;
@@ -127,9 +137,7 @@ int hh_cmd_tokenize(int argc, char **argv) {
     hh_error err = {0};
     char *path = NULL;
     hh_tokenizer *t = NULL;
-    hh_code status = HH_OK;
-    if (words.n == 2 && (file || decode))
-        status = hh_fail(&err, HH_EINVAL, "TEXT together with --file or --decode: give one of them");
+    hh_code status = check_use(argc, argv, words.n == 2, &err);
     if (status == HH_OK) status = hh_model_locate(&path, words.word[0], &err);
     if (status == HH_OK) status = hh_tokenizer_open(&t, path, &err);
     if (status == HH_OK)

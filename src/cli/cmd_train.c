@@ -331,14 +331,9 @@ static hh_code choose_options(session *s, hh_error *err) {
     return HH_OK;
 }
 
-/* Refuses options of the command line that this run would not look at. */
-static hh_code check_options(const session *s, hh_error *err) {
+static hh_code check_use(const session *s, hh_error *err) {
     const bool distill = s->stage == &hh_stage_distill, align = s->stage == &hh_stage_align;
-    const struct {
-        const char *option;
-        bool used;
-        const char *why;
-    } rules[] = {
+    const hh_option_use use[] = {
         {"teacher", s->stage->needs_teacher, "only align and distill have a teacher"},
         {"ce-weight", distill, "only distill has a second loss to weigh"},
         {"answers-only", !align, "align compares attention outputs at every token"},
@@ -347,12 +342,10 @@ static hh_code check_options(const session *s, hh_error *err) {
         {"answers-only", distill || background == 0 || background == 1,
          "here tokens count or do not: W is 0 or 1; distill takes any weight"},
         {"final-lr", s->o.schedule.cosine, "the rate of this run is constant; --schedule cosine has an end"},
-    };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (!rules[i].used && hh_options_given(&command, rules[i].option, s->argc, s->argv))
-            return hh_fail(err, HH_EINVAL, "--%s has no effect in --stage %s: %s", rules[i].option, s->stage->name,
-                           rules[i].why);
-    return HH_OK;
+        {0}};
+    char where[64];
+    snprintf(where, sizeof where, "in --stage %s", s->stage->name);
+    return hh_options_check_use(&command, s->argc, s->argv, use, where, err);
 }
 
 /* Who is trained, and where each goes: into the directory of its name, or, one without a name, into --out itself. */
@@ -385,7 +378,7 @@ static hh_code check_words(session *s, hh_error *err) {
     s->stage = hh_stage_find(stage_name);
     HH_ASSERT(s->stage);
     HH_TRY(choose_options(s, err));
-    HH_TRY(check_options(s, err));
+    HH_TRY(check_use(s, err));
     return name_students(s, err);
 }
 

@@ -50,6 +50,20 @@ hh_code hh_needle_task_parse(const char *name, hh_needle_task *out, hh_error *er
     return HH_EINVAL;
 }
 
+bool hh_needle_tasks_read_text(const char *list) {
+    hh_words names;
+    hh_error err = {0};
+    bool any = false;
+    if (hh_parse_word_list(list, &names) != HH_OK) return true;
+    for (int64_t i = 0; i < names.n && !any; i++) {
+        hh_needle_task t;
+        any = hh_needle_task_parse(names.word[i], &t, &err) != HH_OK || settings[t].haystack == HH_HAYSTACK_ESSAY ||
+              settings[t].haystack == HH_HAYSTACK_BOOK;
+    }
+    hh_words_release(&names);
+    return any;
+}
+
 void hh_needle_draw_text(const hh_needles *n, hh_mt *mt, hh_needle_kind k, char *out, size_t size) {
     hh_buf text = {0};
     char uuid[37];

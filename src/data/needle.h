@@ -27,6 +27,8 @@ typedef enum hh_needle_task {
 } hh_needle_task;
 const char *hh_needle_task_name(hh_needle_task t);                                  /* "niah_single_1", ... */
 hh_code hh_needle_task_parse(const char *name, hh_needle_task *out, hh_error *err); /* HH_EINVAL lists the names */
+/* Of task names with commas between: has one a text around its needles? An unknown name may. */
+bool hh_needle_tasks_read_text(const char *list);
 
 typedef struct hh_needle_sample {
     char *prompt;    /* the text up to the place where the model answers (RULER's answer prefix included) */

@@ -155,13 +155,21 @@ static void test_help_wins_over_mistakes(void **state) {
     assert_false(help);
 }
 
-static void test_was_it_given(void **state) {
-    (void)state;
+static hh_code check_use(const char *option, bool used) {
     char *argv[] = {(char *)"a", (char *)"--out", (char *)"--count", (char *)"-f", (char *)"--", (char *)"--rate"};
-    assert_true(hh_options_given(&command, "out", 6, argv));
-    assert_false(hh_options_given(&command, "count", 6, argv)); /* it is the value of --out */
-    assert_true(hh_options_given(&command, "force", 6, argv));
-    assert_false(hh_options_given(&command, "rate", 6, argv));
+    const hh_option_use use[] = {{"data", false, "it is not on the line"}, {option, used, "say --loud too"}, {0}};
+    return hh_options_check_use(&command, 6, argv, use, "in silence", &err);
+}
+
+/* An option is refused when it was given, in whichever of its spellings, and is not looked at. */
+static void test_an_option_without_effect_is_refused(void **state) {
+    (void)state;
+    assert_refused(check_use("out", false), HH_EINVAL, "--out has no effect in silence: say --loud too");
+    assert_refused(check_use("force", false), HH_EINVAL, "--force");
+    assert_ok(check_use("out", true));
+    assert_ok(check_use("count", false)); /* it is the value of --out */
+    assert_ok(check_use("rate", false));  /* a word */
+    assert_ok(check_use("strategy", false));
 }
 
 static void test_lists(void **state) {
@@ -226,7 +234,7 @@ int main(void) {
         OPTION_TEST(test_bad_words_are_answered),
         OPTION_TEST(test_numbers_are_numbers),
         OPTION_TEST(test_help_wins_over_mistakes),
-        OPTION_TEST(test_was_it_given),
+        OPTION_TEST(test_an_option_without_effect_is_refused),
         OPTION_TEST(test_lists),
         OPTION_TEST(test_help_and_man_page),
     };

@@ -175,7 +175,80 @@ static void test_options_without_effect_are_refused(void **state) {
     }
 }
 
-/* What is refused leaves nothing behind. */
+/* So is one that the rest of any verb's line makes useless: with the reason, before anything is opened. */
+static void test_no_verb_ignores_an_option(void **state) {
+    (void)state;
+    static const struct {
+        const char *line, *says;
+    } all[] = {
+        {"bench x --steps 3", "--steps has no effect without --train: it is about training steps; add --train NxT"},
+        {"bench x --teacher nano", "--teacher has no effect without --train"},
+        {"bench x --micro-tokens 64", "--micro-tokens has no effect without --train"},
+        {"bench x --recorded-tokens 64", "--recorded-tokens has no effect without --train"},
+        {"bench x --train 2x16 --contexts 64", "--contexts has no effect with --train"},
+        {"bench x --train 2x16 --decode 4", "--decode has no effect with --train"},
+        {"bench x --train 2x16 --peer p.jsonl", "--peer has no effect with --train"},
+        {"bench x --train 2x16 --chunk 8", "--chunk has no effect with --train"},
+        {"bench x --train 2x16 --kv f32", "--kv has no effect with --train"},
+        {"bench x --train 2x16 --recorded-tokens 64 --device cpu", "--recorded-tokens has no effect here: only a GPU"},
+        {"plan x --stage extend", "--stage has no effect without --train: it is about a training step; add --train"},
+        {"plan x --teacher nano", "--teacher has no effect without --train"},
+        {"plan x --micro-tokens 64", "--micro-tokens has no effect without --train"},
+        {"plan x --train --chunk 8", "--micro-tokens"},
+        {"plan x --train --kv f32", "--kv has no effect with --train"},
+        {"run x hi --system be", "--system has no effect without --chat"},
+        {"run x hi --chat --special", "--special has no effect with --chat"},
+        {"run x hi --top-k 4", "--top-k has no effect at --temperature 0: the most likely token is taken"},
+        {"run x hi --top-p 0.9 --temperature 0", "--top-p has no effect at --temperature 0"},
+        {"run x hi --min-p 0.1", "--temperature X samples"},
+        {"serve x --cache-bytes 0 --cache-dir c", "--cache-dir has no effect with --cache-bytes 0: nothing is kept"},
+        {"probe x --pairs p.jsonl --tasks niah_book", "--tasks has no effect with --pairs"},
+        {"probe x --pairs p.jsonl --corruption key", "--corruption has no effect with --pairs"},
+        {"probe x --pairs p.jsonl --length 64", "--length has no effect with --pairs"},
+        {"probe x --pairs p.jsonl --samples 2", "--samples has no effect with --pairs"},
+        {"probe x --pairs p.jsonl --haystack t", "--haystack has no effect with --pairs"},
+        {"probe x --tasks niah_single_1 --haystack t", "--haystack has no effect with these --tasks"},
+        {"convert x --fusion norm --gamma 1", "--gamma has no effect in this hybrid"},
+        {"convert x --fusion none --calibration t", "--calibration has no effect in this hybrid"},
+        {"convert x --gamma 1 --calibration-tokens 64", "--calibration-tokens has no effect in this hybrid"},
+        {"convert x --log-scale-base 0 --log-scale-in-training", "--log-scale-base 0 switches that scale off"},
+        {"convert x --no-fa-gate --gate-bias 2", "--gdn-gate adds some"},
+        {"quantize x --no-measure --file t", "--file has no effect with --no-measure"},
+        {"quantize x --no-measure --length 64", "--length has no effect with --no-measure"},
+        {"quantize x --no-measure --windows 4", "--windows has no effect with --no-measure"},
+        {"quantize x --no-measure --task niah_book", "--task has no effect with --no-measure"},
+        {"quantize x --no-measure --samples 4", "--samples has no effect with --no-measure"},
+        {"quantize x --samples 0 --task niah_book", "--task has no effect with --samples 0"},
+        {"eval ruler x --file t", "--file has no effect in eval ruler: it draws prompts of its own; --haystack"},
+        {"eval ruler x --length 64", "--length has no effect in eval ruler: it has --lengths"},
+        {"eval ruler x --limit 3", "--limit has no effect in eval ruler: it has --samples"},
+        {"eval ruler x --max-new 3", "--max-new has no effect in eval ruler"},
+        {"eval ruler x --items", "--items has no effect in eval ruler"},
+        {"eval ruler x --tasks niah_single_1,niah_multikey_2 --haystack t", "--haystack has no effect with these"},
+        {"eval choice x --file t --tasks niah_book", "--tasks has no effect in eval choice"},
+        {"eval choice x --file t --max-new 4", "--max-new has no effect in eval choice"},
+        {"eval choice x --file t --items", "--items has no effect without --json FILE"},
+        {"eval perplexity x --file t --lengths 64", "--lengths has no effect in eval perplexity"},
+        {"eval perplexity x --file t --samples 64", "--samples has no effect in eval perplexity"},
+        {"eval perplexity x --file t --items --json r", "--items has no effect in eval perplexity"},
+        {"eval perplexity x --file t --haystack h", "--haystack has no effect in eval perplexity"},
+        {"eval generate x --file t --length 64", "--length has no effect in eval generate"},
+        {"eval generate x --file t --summary s", "--summary has no effect in eval generate"},
+        {"tokenize x --decode 1,2 --file ids", "--file has no effect with --decode"},
+        {"tokenize x --decode 1,2 --bos", "--bos has no effect with --decode"},
+        {"inspect nano --metadata", "--metadata has no effect on models/nano: only GGUF files have keys"},
+        {"select tests/convert/golden/heads.json --heads 4 --exclude-from \"$TMP\"/keep.json", "random draws only"},
+    };
+    assert_int_equal(run("hydrahead select tests/convert/golden/heads.json --heads 4 --out \"$TMP\"/keep.json"), 0);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (run_verb("hydrahead %s", all[i].line) != 2 || !strstr(errors.data, all[i].says))
+            fail_msg("%s: %s", all[i].line, errors.data);
+    /* beside what makes them useful */
+    assert_int_equal(run("hydrahead plan nano --ctx 64 --train --stage extend --micro-tokens 64"), 0);
+    assert_int_equal(run("hydrahead bench nano --train 2x16 --steps 1 --micro-tokens 16"), 0);
+    assert_int_equal(run("echo 1,2 | hydrahead tokenize nano --decode -"), 0);
+}
+
 /* Of several students each becomes what it becomes alone. */
 static void test_students_learn_side_by_side(void **state) {
     (void)state;
@@ -188,6 +261,7 @@ static void test_students_learn_side_by_side(void **state) {
     assert_int_equal(run_verb("hydrahead train a=nano a=nano %s --out \"$TMP\"/twice", rest), 2);
 }
 
+/* What is refused leaves nothing behind. */
 static void test_refusals_leave_nothing(void **state) {
     (void)state;
     assert_int_equal(run("hydrahead train nano --stage extend --steps 1 --out models/nano"), 2);
@@ -279,6 +353,7 @@ int main(void) {
         cmocka_unit_test(test_absent_model_is_named),
         cmocka_unit_test(test_inputs_are_not_overwritten),
         cmocka_unit_test(test_options_without_effect_are_refused),
+        cmocka_unit_test(test_no_verb_ignores_an_option),
         cmocka_unit_test(test_students_learn_side_by_side),
         cmocka_unit_test(test_refusals_leave_nothing),
         cmocka_unit_test(test_refusals_help),

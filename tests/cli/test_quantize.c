@@ -88,7 +88,7 @@ static void nothing_is_overwritten(void **state) {
     assert_int_equal(run("hydrahead quantize nano --bits 5 --out \"$TMP\"/x"), 2);
     assert_int_equal(run("hydrahead quantize nano --task nothing --out \"$TMP\"/x"), 2);
     assert_int_equal(run("hydrahead quantize nosuchmodel --out \"$TMP\"/x"), 1);
-    assert_int_equal(run("hydrahead quantize nano --file nosuchfile --no-measure --force --out \"$TMP\"/q8"), 0);
+    assert_int_equal(run("hydrahead quantize nano --no-measure --force --out \"$TMP\"/q8"), 0);
     assert_int_equal(run("test -e \"$TMP\"/x"), 1);
 }
 
