@@ -13,7 +13,6 @@
 #include "model/model.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,16 +60,15 @@ static const hh_command command = {
     .min_words = 1,
     .max_words = 1};
 
-#define MAX_ARGUMENTS (2 * HH_RECIPE_MAX_OPTIONS + 32)
-
 typedef struct line {
-    char *word[MAX_ARGUMENTS + 1]; /* NULL ends it */
+    char **word; /* NULL ends it */
     int n;
 } line;
 
 static void add(line *l, const char *word) {
-    HH_ASSERT(l->n < MAX_ARGUMENTS);
+    l->word = hh_realloc(l->word, (size_t)(l->n + 2) * sizeof *l->word);
     l->word[l->n++] = hh_strdup(word);
+    l->word[l->n] = NULL;
 }
 
 static void add_option(line *l, const char *name, const char *value) {
@@ -82,6 +80,7 @@ static void add_option(line *l, const char *name, const char *value) {
 
 static void release_line(line *l) {
     for (int i = 0; i < l->n; i++) hh_free(l->word[i]);
+    hh_free(l->word);
     *l = (line){.n = 0};
 }
 
@@ -92,6 +91,7 @@ static void take_option(void *context, const char *name, const char *value) {
 static void add_common(line *l) {
     char number[32];
     snprintf(number, sizeof number, "%" PRId64, common.threads);
+    if (common.device) add_option(l, "device", common.device);
     if (common.threads) add_option(l, "threads", number);
     snprintf(number, sizeof number, "%" PRId64, common.seed);
     if (common.seed) add_option(l, "seed", number);
@@ -114,7 +114,7 @@ static hh_code run_verb(hh_verb_fn *verb, const line *l, hh_error *err) {
     pid_t child = fork();
     if (child < 0) return hh_fail(err, HH_EIO, "the system refuses a new process");
     if (child == 0) {
-        int code = verb(l->n - 1, (char **)l->word + 1);
+        int code = verb(l->n - 1, l->word + 1);
         fflush(stdout);
         _exit(code);
     }
@@ -165,6 +165,7 @@ static hh_code select_step(const json_t *recipe, const paths *p, hh_error *err) 
     add(&l, p->heads);
     hh_recipe_options(json_object_get(recipe, "select"), take_option, &l);
     add_option(&l, "out", p->plan);
+    add_common(&l);
     hh_code code = run_verb(hh_cmd_select, &l, err);
     release_line(&l);
     return code;
@@ -194,7 +195,7 @@ static hh_code train_step(const char *model, const json_t *stage, size_t index, 
     add(&l, *student);
     hh_recipe_options(stage, take_option, &l);
     if (!strcmp(name, "align") || !strcmp(name, "distill")) add_option(&l, "teacher", model);
-    for (int64_t i = 0; i < data.n && l.n < MAX_ARGUMENTS - 16; i++) add_option(&l, "data", data.word[i]);
+    for (int64_t i = 0; i < data.n; i++) add_option(&l, "data", data.word[i]);
     add_option(&l, "out", dir);
     add_common(&l);
     hh_code code = run_verb(hh_cmd_train, &l, err);
@@ -254,6 +255,8 @@ static hh_code check_model(const char *model, hh_error *err) {
 
 static hh_code run_steps(const char *model, const json_t *recipe, const paths *p, hh_error *err) {
     const json_t *train = json_object_get(recipe, "train");
+    if (data.n && !json_array_size(train))
+        return hh_fail(err, HH_EINVAL, "--data has no effect: %s has no training stage", recipe_path);
     HH_TRY(check_model(model, err));
     HH_TRY(hh_make_directory(out_dir, err));
     HH_TRY(check_begun(model, recipe, err));

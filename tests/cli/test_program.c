@@ -249,6 +249,16 @@ static void test_no_verb_ignores_an_option(void **state) {
     assert_int_equal(run("echo 1,2 | hydrahead tokenize nano --decode -"), 0);
 }
 
+/* Where a transfer computes is where its verbs do, and the seed is that of all of them. */
+static void test_transfer_hands_options_on(void **state) {
+    (void)state;
+    assert_int_equal(run("hydrahead transfer nano --recipe tests/cli/golden/tiny_recipe.json --device nosuch --seed 3 "
+                         "--out \"$TMP\"/nowhere"),
+                     2);
+    assert_non_null(strstr(errors.data, "hydrahead probe nano"));
+    assert_non_null(strstr(errors.data, "--device nosuch --seed 3"));
+}
+
 /* Of several students each becomes what it becomes alone. */
 static void test_students_learn_side_by_side(void **state) {
     (void)state;
@@ -354,6 +364,7 @@ int main(void) {
         cmocka_unit_test(test_inputs_are_not_overwritten),
         cmocka_unit_test(test_options_without_effect_are_refused),
         cmocka_unit_test(test_no_verb_ignores_an_option),
+        cmocka_unit_test(test_transfer_hands_options_on),
         cmocka_unit_test(test_students_learn_side_by_side),
         cmocka_unit_test(test_refusals_leave_nothing),
         cmocka_unit_test(test_refusals_help),
