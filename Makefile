@@ -123,7 +123,7 @@ SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) 
 
 # Each goal is a second make, so that the build sees what deps has installed.
 all: deps
-	@$(SUBMAKE) program
+	+@$(SUBMAKE) program
 
 program: $(BUILD)/hydrahead
 
@@ -204,12 +204,12 @@ $(BUILD)/tests/api/test_install $(BUILD)/tests/cli/test_program: | $(BUILD)/libh
 tests: program $(TEST_BIN)
 
 test: deps
-	@$(SUBMAKE) tests
+	+@$(SUBMAKE) tests
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/run_tests.sh $(BUILD)/tests $(TEST_BIN)
 
 # On a machine with a GPU: every op, model and gradient on the card against the CPU.
 test-cuda:
-	@$(SUBMAKE) cuda-tests CUDA=1
+	+@$(SUBMAKE) cuda-tests CUDA=1
 	@HYDRAHEAD=build-cuda/hydrahead tools/run_tests.sh build-cuda/tests $(patsubst tests/%.c,build-cuda/tests/%,$(sort $(wildcard tests/cuda/test_*.c)))
 
 cuda-tests: program $(CUDA_TEST_BIN)
@@ -217,14 +217,14 @@ cuda-tests: program $(CUDA_TEST_BIN)
 # Training by 1, 2 and 4 processes on this machine; a part of `make test MPI=1`.
 test-mpi:
 	@$(MAKE) --no-print-directory deps MPI=1
-	@$(SUBMAKE) mpi-tests MPI=1
+	+@$(SUBMAKE) mpi-tests MPI=1
 	@HYDRAHEAD=build-mpi/hydrahead tools/run_tests.sh build-mpi/tests $(patsubst tests/%.c,build-mpi/tests/%,$(sort $(wildcard tests/comm/test_*.c)))
 
 mpi-tests: program $(filter $(BUILD)/tests/comm/%,$(TEST_BIN))
 
 # A thousand hostile requests against the server, beside streams that must not notice; `make test` sends fifty.
 test-hostile: deps
-	@$(SUBMAKE) $(BUILD)/hydrahead $(BUILD)/tests/server/test_hostile
+	+@$(SUBMAKE) $(BUILD)/hydrahead $(BUILD)/tests/server/test_hostile
 	@HYDRAHEAD=$(BUILD)/hydrahead HYDRAHEAD_HOSTILE=1000 TEST_SECONDS=3600 tools/run_tests.sh $(BUILD)/tests $(BUILD)/tests/server/test_hostile
 
 # On another processor than ARM: cross-built, under emulation. Programs that start others or take minutes there are left
@@ -233,7 +233,7 @@ ARM_TESTS = $(patsubst tests/%.c,build-arm/tests/%,$(sort $(wildcard $(foreach r
 test-arm:
 	@tools/install_deps.sh $(ARM_PACKAGES) pkg-config
 	@tools/make_arm_root.sh $(ARM_ROOT) $(filter lib%-dev zlib1g-dev,$(PACKAGES))
-	@$(SUBMAKE) arm-tests ARM=1
+	+@$(SUBMAKE) arm-tests ARM=1
 	@HH_TEST_QUICK=1 TEST_SECONDS=1800 EMULATOR="qemu-aarch64 -cpu max -L $(ARM_ROOT)" tools/run_tests.sh build-arm/tests $(call ARM_TESTS,base tensor ops format text model)
 	@HH_TEST_QUICK=1 TEST_SECONDS=1800 EMULATOR="qemu-aarch64 -cpu cortex-a53 -L $(ARM_ROOT)" tools/run_tests.sh build-arm/tests $(call ARM_TESTS,ops)
 
@@ -246,13 +246,13 @@ test-clients: all
 	@tools/test_page.py $(BUILD)/hydrahead $(firstword $(wildcard models/smollm2/*.gguf))
 
 demo: deps
-	@$(SUBMAKE) program
+	+@$(SUBMAKE) program
 	@$(BUILD)/hydrahead demo
 
 # Floors, names, headers alone, warnings as errors on both compilers, formatting, documents against the option tables.
 check:
 	@tools/install_deps.sh $(PACKAGES) $(CHECK_PACKAGES)
-	@$(SUBMAKE) program
+	+@$(SUBMAKE) program
 	@HYDRAHEAD=$(BUILD)/hydrahead tools/check.sh
 
 format:
@@ -264,7 +264,7 @@ docs: all
 # Each parser's fuzz target for FUZZ_SECONDS; what it finds is kept in build-fuzz/crashes.
 fuzz:
 	@tools/install_deps.sh $(PACKAGES) $(CLANG_PACKAGES)
-	@$(SUBMAKE) fuzzers CC=clang BUILD=build-fuzz SAN_CFLAGS="-fsanitize=fuzzer-no-link,address -fno-omit-frame-pointer"
+	+@$(SUBMAKE) fuzzers CC=clang BUILD=build-fuzz SAN_CFLAGS="-fsanitize=fuzzer-no-link,address -fno-omit-frame-pointer"
 	@tools/run_fuzz.sh build-fuzz $(FUZZ)
 
 fuzzers: $(FUZZ_BIN)
@@ -274,14 +274,14 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libhydrahead.a
 	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(TEST_FLAGS) -fsanitize=fuzzer,address $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
 
 bench: deps
-	@$(SUBMAKE) program benches
+	+@$(SUBMAKE) program benches
 	@for b in $(BENCH_BIN); do $$b || exit 1; done
 
 # Whole models beside llama.cpp, as a table of ratios. Needs make models and Python with llama-cpp-python; writes copies of the model
 # in other types beside it. BENCH_CPU="--contexts 8128 --hybrid 7:1=DIR" and other words of bench/cpu_table.py.
 BENCH_MODEL ?= $(firstword $(wildcard models/smollm2/*.Q4_1.gguf))
 bench-cpu: deps
-	@$(SUBMAKE) program
+	+@$(SUBMAKE) program
 	@bench/peers/llama_cpu.py --make $(BENCH_MODEL) >/dev/null 2>&1
 	@bench/cpu_table.py --hydrahead $(BUILD)/hydrahead --peer f16=$(BENCH_MODEL:.gguf=.f16.gguf) --dense bf16=$(BENCH_MODEL:.gguf=.bf16.gguf) \
 	    --dense q8_0=$(BENCH_MODEL:.gguf=.q8_0.gguf) $(BENCH_CPU)
@@ -305,7 +305,7 @@ models:
 	@tools/get_models.sh
 
 install: all
-	@$(SUBMAKE) $(BUILD)/libhydrahead.so
+	+@$(SUBMAKE) $(BUILD)/libhydrahead.so
 	@HYDRAHEAD=$(BUILD)/hydrahead LIBS="$(LDLIBS)" tools/install.sh "$(DESTDIR)" "$(PREFIX)"
 
 help:
