@@ -74,7 +74,7 @@ typedef void hh_log_fn(void *context, hh_log_level level, const char *sentence);
 typedef struct hh_engine_options {
     const char *device;     /* "cpu", "cuda", "cuda:1"; NULL: what HYDRAHEAD_DEVICE says, else the CPU */
     const char *dtype;      /* NULL: "auto"; "f32": products and activations in float32 */
-    const char *kv;         /* type of the KV cache: NULL: "auto" (the backend's); "f32", "bf16", "q8_0" */
+    const char *kv;         /* type of the KV cache: NULL: "auto" (bf16; f32 where dtype is); "f32", "bf16", "q8_0" */
     const char *rope;       /* stretched positions: NULL: the model's own; "yarn:4", "linear:4" */
     int threads;            /* 0: all processors */
     int64_t chunk;          /* tokens of one prefill pass, rounded up to a multiple of 64; 0: 512 */

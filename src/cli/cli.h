@@ -100,7 +100,8 @@ hh_code hh_cli_comm(hh_cli_common *c, hh_comm *out, hh_error *err);
 #define HH_CLI_KV_OPTION(kv)                                                                                           \
     {                                                                                                                  \
         .name = "kv", .kind = HH_OPTION_CHOICE, .value = &(kv), .choices = "auto|f32|bf16|q8_0",                       \
-        .help = "type of the KV cache: auto is that of the activations, q8_0 has 8 bits and a scale for 32 numbers"    \
+        .help = "type of the KV cache: auto is bf16, or f32 with --dtype f32; q8_0 has 8 bits and a scale for 32 "     \
+                "numbers"                                                                                              \
     }
 
 /* Flushes stdout; exit code 0, or 1 with a sentence when what was printed could not be written (a full disk). */

@@ -107,7 +107,7 @@ static const hh_option options[] = {
      .value = &kv,
      .argument = "LIST",
      .help = "types of the KV cache, auto, f32, bf16 or q8_0, with commas between: every model is measured with each; "
-             "auto is that of the activations"},
+             "auto is bf16, or f32 with --dtype f32"},
     HH_CLI_COMMON_OPTIONS(common),
     {0}};
 

@@ -1,5 +1,5 @@
-/* `quantize`: a checkpoint whose big matrices have 8 or 4 bits, and what that costs: perplexity and needles before and
- * after. */
+/* `quantize`: a checkpoint whose big matrices have 8 or 4 bits, and what that costs: perplexity and needles before,
+ * after, and after with a KV cache of 8 bits too. */
 #include "base/filemap.h"
 #include "cli/opened.h"
 #include "data/corpus.h"
@@ -80,7 +80,9 @@ static const hh_command command = {
         "is named.\n\n"
         "The result is a Hugging Face directory that every verb reads as it reads MODEL. It is written aside and "
         "renamed; an interrupted run leaves nothing and starts again.\n\n"
-        "Then both are measured: perplexity, and RULER's needles.",
+        "Then perplexity and RULER's needles are measured: of MODEL, of the result, and of the result with a KV cache "
+        "of 8 bits (--kv q8_0 of run and serve), where the width of heads is a multiple of 32. What that cache costs "
+        "MODEL itself, eval perplexity and eval ruler tell with --kv auto,q8_0.",
     .example = "hydrahead quantize nano --bits 8 --windows 4 --samples 2 --out nano-8bit",
     .options = options,
     .min_words = 1,
@@ -134,18 +136,25 @@ out:
 
 /* -- measuring -- */
 
+static const struct {
+    const char *title, *key; /* in the table; in JSON */
+} forms[] = {{"before", "before"}, {"after", "after"}, {"after, kv q8_0", "after_kv_q8_0"}};
+enum { FORMS = sizeof forms / sizeof *forms };
+
 typedef struct cost {
-    hh_perplexity p[2]; /* before, after */
-    hh_ruler_result r;  /* no cells: not asked, or the task does not fit */
-    char *why;          /* it does not */
+    int n; /* forms measured: the last needs heads of whole blocks */
+    hh_perplexity p[FORMS];
+    hh_ruler_result r; /* no cells: not asked, or the task does not fit */
+    char *why;         /* it does not */
 } cost;
 
-static hh_code measure(cost *c, const hh_subject s[2], hh_error *err) {
+/* s[0, c->n) */
+static hh_code measure(cost *c, const hh_subject *s, hh_error *err) {
     static hh_needle_task task;
     char *text = NULL;
     size_t len;
     hh_code code = text_file ? hh_text_read(text_file, &text, &len, err) : hh_text_shipped(true, &text, &len, err);
-    for (int i = 0; i < 2 && code == HH_OK; i++)
+    for (int i = 0; i < c->n && code == HH_OK; i++)
         code = hh_eval_perplexity(&c->p[i], &s[i], text, len, length, windows, err);
     hh_free(text);
     if (code != HH_OK || !samples) return code;
@@ -156,7 +165,7 @@ static hh_code measure(cost *c, const hh_subject s[2], hh_error *err) {
                                 .n_lengths = 1,
                                 .n_samples = samples,
                                 .seed = (uint32_t)common.seed};
-    code = hh_eval_ruler(&c->r, s, 2, &o, err);
+    code = hh_eval_ruler(&c->r, s, c->n, &o, err);
     if (code != HH_EUNSUPPORTED) return code;
     c->why = hh_strdup(err->text);
     *err = (hh_error){0};
@@ -168,14 +177,13 @@ static hh_code measure(cost *c, const hh_subject s[2], hh_error *err) {
 static void add_rows(hh_cells *t, const cost *c) {
     const hh_ruler_cell *r = c->r.cell;
     hh_cells_add(t, "measure");
-    hh_cells_add(t, "before");
-    hh_cells_add(t, "after");
+    for (int i = 0; i < c->n; i++) hh_cells_add(t, "%s", forms[i].title);
     hh_cells_add(t, "perplexity, %lld windows of %lld tokens", (long long)c->p[0].n_windows, (long long)c->p[0].length);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < c->n; i++)
         hh_cells_add(t, "%.4f +- %.4f", c->p[i].perplexity, c->p[i].perplexity * c->p[i].nll_error);
     if (!r) return;
     hh_cells_add(t, "%s, %lld samples of %lld tokens", task_name, (long long)samples, (long long)length);
-    for (int i = 0; i < 2; i++) hh_cells_add(t, "%.3f +- %.3f", r[i].accuracy, r[i].error);
+    for (int i = 0; i < c->n; i++) hh_cells_add(t, "%.3f +- %.3f", r[i].accuracy, r[i].error);
 }
 
 static void print_written(const written *w) {
@@ -194,7 +202,7 @@ static void print_written(const written *w) {
 }
 
 static void print_cost(const cost *c) {
-    hh_cells t = {.cols = 3};
+    hh_cells t = {.cols = 1 + c->n};
     hh_buf text = {0};
     add_rows(&t, c);
     hh_cells_print(&t, false, &text);
@@ -209,9 +217,14 @@ static json_t *needles_json(const cost *c) {
     if (c->why) return json_pack("{s:s}", "skipped", c->why);
     json_t *o =
         json_pack("{s:s, s:I, s:I}", "task", task_name, "length", (json_int_t)length, "samples", (json_int_t)samples);
-    for (int i = 0; i < 2; i++)
-        json_object_set_new(o, i ? "after" : "before",
-                            json_pack("{s:f, s:f}", "accuracy", r[i].accuracy, "stderr", r[i].error));
+    for (int i = 0; i < c->n; i++)
+        json_object_set_new(o, forms[i].key, json_pack("{s:f, s:f}", "accuracy", r[i].accuracy, "stderr", r[i].error));
+    return o;
+}
+
+static json_t *perplexity_json(const cost *c) {
+    json_t *o = json_object();
+    for (int i = 0; i < c->n; i++) json_object_set_new(o, forms[i].key, hh_perplexity_json(&c->p[i]));
     return o;
 }
 
@@ -225,10 +238,7 @@ static void print_json(const written *w, const char *path, const cost *c) {
     o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:O}", "model", path, "out", out_dir, "bits", *bits - '0',
                   "bytes_before", (json_int_t)w->before, "bytes_after", (json_int_t)w->after, "types", types,
                   "not_quantised", w->whole);
-    if (c)
-        json_object_set_new(
-            o, "perplexity",
-            json_pack("{s:o, s:o}", "before", hh_perplexity_json(&c->p[0]), "after", hh_perplexity_json(&c->p[1])));
+    if (c) json_object_set_new(o, "perplexity", perplexity_json(c));
     if (c && samples) json_object_set_new(o, "needles", needles_json(c));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(12));
     putchar('\n');
@@ -236,6 +246,17 @@ static void print_json(const written *w, const char *path, const cost *c) {
 }
 
 /* -- both -- */
+
+/* Before, after, and after with the smaller cache where there is one; still owned by before and after. */
+static int list_forms(hh_subject out[FORMS], const hh_subject *before, const hh_subject *after) {
+    hh_dtype type;
+    hh_error none = {0};
+    out[0] = *before;
+    out[1] = out[2] = *after;
+    out[2].kv = "q8_0";
+    out[2].name = forms[2].title;
+    return hh_subject_kv(&out[2], &type, &none) == HH_OK ? FORMS : FORMS - 1;
+}
 
 /* A subject called `name`, by itself. */
 static hh_code open_one(hh_subject **out, hh_backend *be, const char *name, const char *path, hh_error *err) {
@@ -274,15 +295,16 @@ static hh_code quantize(const char *path, hh_error *err) {
     HH_TRY_GOTO(code, check_words(path, err), out);
     if (!no_measure) { /* what cannot be measured is said before anything is written */
         HH_TRY_GOTO(code, hh_cli_backend(&common, &be, err), out);
-        code = open_one(&before, be, "before", path, err);
+        code = open_one(&before, be, forms[0].title, path, err);
         if (code != HH_OK) goto out;
     }
     HH_TRY_GOTO(code, write_checkpoint(&w, path, err), out);
     if (!json) print_written(&w);
     if (!no_measure) {
-        HH_TRY_GOTO(code, open_one(&after, be, "after", out_dir, err), out);
-        const hh_subject pair[2] = {*before, *after};
-        HH_TRY_GOTO(code, measure(&c, pair, err), out);
+        hh_subject form[FORMS];
+        HH_TRY_GOTO(code, open_one(&after, be, forms[1].title, out_dir, err), out);
+        c.n = list_forms(form, before, after);
+        HH_TRY_GOTO(code, measure(&c, form, err), out);
     }
     if (json)
         print_json(&w, path, no_measure ? NULL : &c);

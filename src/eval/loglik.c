@@ -57,7 +57,9 @@ hh_code hh_loglik_new(hh_loglik **out, const hh_model *m, int64_t max_length, in
     size_t bytes = hh_cache_bytes(&m->config, max_length, kv_dtype);
     const bool none = max_group == 1 && !l->cached;
     int64_t wanted = none ? 0 : bytes ? budget / (int64_t)bytes : 64;
+    const int64_t a_forward = l->max_tokens / max_length; /* nothing is kept from one to the next but in groups */
     if (wanted > 64) wanted = 64;
+    if (max_group == 1 && wanted > a_forward) wanted = a_forward;
     if (!none && wanted < max_group) wanted = max_group;
     l->cache = hh_alloc((size_t)wanted * sizeof(hh_cache *));
     hh_arena count;

@@ -71,7 +71,9 @@ uint64_t hh_subject_key(const hh_subject *s) {
                                         "tokenizer.json", "tokenizer.gguf"};
     const char *path = s->model->path;
     uint64_t h = hh_file_stamp(path, hh_hash64(s->name, strlen(s->name), 7));
-    if (s->kv) h = hh_hash64(s->kv, strlen(s->kv), h);
+    hh_dtype kv;
+    hh_error none = {0};
+    if (hh_subject_kv(s, &kv, &none) == HH_OK) h = hh_hash64(&kv, sizeof kv, h);
     h = hh_hash64(s->model->inv_freq, (size_t)(s->model->config.head_dim / 2) * sizeof *s->model->inv_freq, h);
     for (size_t i = 0; i < sizeof files / sizeof *files && hh_is_directory(path); i++) {
         char *file = hh_path_join(path, files[i]);

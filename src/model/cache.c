@@ -3,9 +3,14 @@
 
 #include <string.h>
 
+/* Of float32 activations bf16: half the bytes, and quicker to read. Who asks for float32 has it here too. */
+static hh_dtype usual_type(const hh_backend *be) {
+    return be->activation == HH_DTYPE_F32 && be->precision != HH_PRECISION_F32 ? HH_DTYPE_BF16 : be->activation;
+}
+
 hh_code hh_cache_type(hh_dtype *out, const char *word, const hh_backend *be, const hh_config *c, hh_error *err) {
     static const hh_dtype types[] = {HH_DTYPE_F32, HH_DTYPE_BF16, HH_DTYPE_Q8_0};
-    *out = be->activation;
+    *out = usual_type(be);
     if (!word || !strcmp(word, "auto")) return HH_OK;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strcmp(word, hh_dtype_name(types[i]))) continue;

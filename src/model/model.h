@@ -71,8 +71,9 @@ typedef struct hh_cache {
     hh_backend *be;
     hh_arena arena; /* "run" */
 } hh_cache;
-/* The type that a word asks for: "auto" (or NULL, the activations'), "f32", "bf16", or "q8_0", a byte a number and a scale for
- * 32 of them. HH_EINVAL for any other; HH_EUNSUPPORTED when heads of c's width are no whole blocks. */
+/* The type that a word asks for: "auto" (or NULL: bf16, float32 where the backend was opened for float32), "f32", "bf16", or
+ * "q8_0", a byte a number and a scale for 32 of them. HH_EINVAL for any other; HH_EUNSUPPORTED when heads of c's width are no
+ * whole blocks. */
 hh_code hh_cache_type(hh_dtype *out, const char *word, const hh_backend *be, const hh_config *c, hh_error *err);
 /* kv_dtype: HH_DTYPE_REAL, or one that hh_cache_type gave. */
 size_t hh_cache_bytes(const hh_config *c, int64_t capacity, hh_dtype kv_dtype);

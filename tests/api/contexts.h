@@ -19,7 +19,7 @@ static inline const char *model_path(const char *name) {
     return !strcmp(name, "nano") ? name : zoo_directory(zoo_case(name));
 }
 
-/* Of the caches of all engines that do not ask for another: tests run once more with 8 bits. */
+/* Of the caches of all engines that do not ask for another: some tests run once more with others. */
 static const char *kv_type;
 
 static inline bool is_hybrid(const char *name) {

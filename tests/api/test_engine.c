@@ -151,9 +151,9 @@ static void test_a_sequence_is_saved_and_goes_on(void **state) {
     for (int m = 0; m < 2; m++) {
         hh_engine *e = open_engine(all_models[m], (hh_engine_options){.cache_bytes = SIZE_MAX});
         hh_engine *other = open_engine(all_models[2], (hh_engine_options){0});
-        hh_engine *bf16 = open_engine(all_models[m], (hh_engine_options){.kv = "bf16"});
+        hh_engine *wider = open_engine(all_models[m], (hh_engine_options){.kv = kv_type ? "bf16" : "f32"});
         hh_sequence *s = new_sequence(e, N), *t = new_sequence(e, N), *small = new_sequence(e, 100),
-                    *stranger = new_sequence(other, N), *changed = new_sequence(bf16, N);
+                    *stranger = new_sequence(other, N), *changed = new_sequence(wider, N);
         assert_refused(hh_sequence_save(s, path, &err), HH_EINVAL, "nothing");
         assert_ok(hh_sequence_prompt(s, ids, 256, &err));
         assert_ok(hh_sequence_save(s, path, &err));
@@ -177,23 +177,26 @@ static void test_a_sequence_is_saved_and_goes_on(void **state) {
         hh_sequence_free(small);
         hh_sequence_free(stranger);
         hh_sequence_free(changed);
-        hh_engine_close(bf16);
+        hh_engine_close(wider);
         hh_engine_close(e);
         hh_engine_close(other);
     }
 }
 
-/* Snapshots and saved sequences hold 8-bit caches as they are: what is restored gives the bits of reading everything. */
-static void test_caches_of_8_bits_are_kept_too(void **state) {
+/* Snapshots and saved sequences hold caches of any type as they are: what is restored gives the bits of reading everything. */
+static void test_caches_of_other_types_are_kept_too(void **state) {
     hh_engine *wide = open_engine("nano", (hh_engine_options){.kv = "f32"}),
               *narrow = open_engine("nano", (hh_engine_options){.kv = "q8_0"});
     assert_near(hh_engine_get_info(narrow).cache_bytes_per_token,
                 hh_engine_get_info(wide).cache_bytes_per_token * 34 / 128, 1e-6);
     hh_engine_close(narrow);
     hh_engine_close(wide);
-    kv_type = "q8_0";
-    test_a_restart_goes_on_where_it_was(state);
-    test_a_sequence_is_saved_and_goes_on(state);
+    static const char *const types[] = {"f32", "q8_0"};
+    for (int i = 0; i < 2; i++) {
+        kv_type = types[i];
+        test_a_restart_goes_on_where_it_was(state);
+        test_a_sequence_is_saved_and_goes_on(state);
+    }
     kv_type = NULL;
 }
 
@@ -276,7 +279,7 @@ int main(void) {
         cmocka_unit_test(test_a_model_without_a_tokenizer_takes_tokens),
         cmocka_unit_test(test_a_restart_goes_on_where_it_was),
         cmocka_unit_test(test_a_sequence_is_saved_and_goes_on),
-        cmocka_unit_test(test_caches_of_8_bits_are_kept_too),
+        cmocka_unit_test(test_caches_of_other_types_are_kept_too),
         cmocka_unit_test(test_bad_words_are_refused),
         cmocka_unit_test(test_nothing_is_printed),
     };

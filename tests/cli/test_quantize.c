@@ -28,7 +28,7 @@ static double number_at(const json_t *o, const char *a, const char *b, const cha
     return json_number_value(o);
 }
 
-/* Bytes, types, and both measures before and after. */
+/* Bytes, types, and both measures before, after, and with a cache of 8 bits too. */
 static void the_cost_is_printed(void **state) {
     (void)state;
     json_t *eight = quantize("--out \"$TMP\"/q8"), *four = quantize("--bits 4 --out \"$TMP\"/q4");
@@ -36,7 +36,12 @@ static void the_cost_is_printed(void **state) {
     assert_near(number_at(eight, "perplexity", "after", "nll"), before, 0.01);
     assert_near(number_at(four, "perplexity", "before", "nll"), before, 1e-6);
     assert_true(number_at(four, "perplexity", "after", "nll") > before);
+    const double after = number_at(eight, "perplexity", "after", "nll"),
+                 cache = number_at(eight, "perplexity", "after_kv_q8_0", "nll");
+    assert_true(cache != after);
+    assert_near(cache, after, 0.01);
     assert_true(number_at(eight, "needles", "after", "accuracy") >= 0);
+    assert_true(number_at(eight, "needles", "after_kv_q8_0", "accuracy") >= 0);
     assert_true(number_at(eight, "types", "q8_0", "tensors") > number_at(four, "types", "q8_0", "tensors"));
     assert_int_equal(number_at(four, "types", "q8_0", "tensors"), 1); /* the head */
     const double bytes = json_number_value(json_object_get(eight, "bytes_after")),
@@ -47,6 +52,7 @@ static void the_cost_is_printed(void **state) {
     assert_int_equal(run("hydrahead quantize nano --out \"$TMP\"/plain --length 64 --windows 1"), 0);
     assert_non_null(strstr(out.data, "q8_0"));
     assert_non_null(strstr(out.data, "perplexity"));
+    assert_non_null(strstr(out.data, "after, kv q8_0"));
     assert_non_null(strstr(out.data, "does not fit in 64 tokens")); /* a needle */
 }
 

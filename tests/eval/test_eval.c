@@ -113,6 +113,7 @@ static void groups_change_no_log_likelihood(void **state) {
     (void)state;
     static const char *const hybrids[] = {"hybrid_default", "hybrid_gate_everything", "hybrid_none_all"};
     check_groups(nano->model, HH_DTYPE_F32);
+    check_groups(nano->model, HH_DTYPE_BF16);
     check_groups(nano->model, HH_DTYPE_Q8_0);
     for (int i = 0; i < 3; i++) { /* recurrent states and convolution tails go along with the copies */
         hh_model *m = zoo_open(be, hybrids[i], HH_LOAD_STORED);
@@ -137,6 +138,9 @@ static void caches_of_8_bits_cost_little(void **state) {
     assert_true(fabs(q.nll - p.nll) > 1e-7);
     assert_near(q.nll, p.nll, 0.005);
     assert_true(hh_subject_key(&small) != hh_subject_key(nano));
+    hh_subject usual = *nano; /* what is kept of results stands under the type, not under the word for it */
+    usual.kv = "auto";
+    assert_true(hh_subject_key(&usual) == hh_subject_key(nano));
     const hh_needle_task task = HH_NIAH_BOOK;
     const int64_t length = 256;
     const hh_ruler_options o = {.task = &task, .length = &length, .n_tasks = 1, .n_lengths = 1, .n_samples = 4};

@@ -225,11 +225,19 @@ static void test_verbs(void **state) {
                      0);
     assert_true(out.len > 1);
     assert_non_null(strstr(errors.data, "peak memory"));
-    hh_buf_clear(&out);
-    assert_int_equal(run_line("hydrahead plan nano --ctx 1000 --json", 60, &out, NULL), 0);
-    o = json_loads(out.data, 0, NULL);
-    assert_int_equal(json_integer_value(json_object_get(o, "kv_cache")), 1000 * 4 * 2 * 4 * 32 * 4);
-    json_decref(o);
+    static const struct {
+        const char *options;
+        int bytes; /* of 32 numbers of the cache */
+    } planned[] = {{"", 64}, {"--dtype f32", 128}, {"--dtype f32 --kv bf16", 64}, {"--kv f32", 128}, {"--kv q8_0", 34}};
+    for (size_t i = 0; i < sizeof planned / sizeof *planned; i++) {
+        char *line = hh_sprintf("hydrahead plan nano --ctx 1000 --json %s", planned[i].options);
+        hh_buf_clear(&out);
+        assert_int_equal(run_line(line, 60, &out, NULL), 0);
+        o = json_loads(out.data, 0, NULL);
+        assert_int_equal(json_integer_value(json_object_get(o, "kv_cache")), 1000 * 4 * 2 * 4 * planned[i].bytes);
+        json_decref(o);
+        hh_free(line);
+    }
     hh_buf_release(&y);
     hh_buf_release(&out);
     hh_buf_release(&errors);
