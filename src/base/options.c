@@ -36,15 +36,36 @@ int hh_word_distance(const char *a, const char *b) {
     return row[n];
 }
 
-static hh_code fail_unknown(const hh_command *c, const char *name, hh_error *err) {
+/* "ctx" of "context": its letters in their order, from the first on. */
+static bool shortens(const char *name, const char *of) {
+    if (*name != *of || strlen(name) < 3) return false;
+    for (; *name && *of; of++) name += *name == *of;
+    return !*name;
+}
+
+/* How far an option is from a name that is none: 4 and more is another thing. The beginning of its name, its letters, and
+ * the same first word ("max-tokens", "max-new") are near; a short name has little to be recognised by. */
+static int distance_to(const char *name, const char *option) {
+    const size_t first = strcspn(name, "-_") + 1;
+    if (strncmp(option, name, strlen(name)) == 0) return 1;
+    if (shortens(name, option)) return 2;
+    const int d = hh_word_distance(name, option);
+    if (2 * (size_t)d < strlen(name)) return d;
+    return first < strlen(name) && strncmp(option, name, first - 1) == 0 && option[first - 1] == '-' ? 3 : 4;
+}
+
+static hh_code fail_unknown(const hh_command *c, const char *name, bool letter, hh_error *err) {
     const hh_option *best = NULL;
-    int best_distance = 4;
-    for (const hh_option *o = c->options; o->name; o++) {
-        int d = strncmp(o->name, name, strlen(name)) == 0 ? 1 : hh_word_distance(name, o->name);
-        if (d < best_distance) best_distance = d, best = o;
+    int nearest = 4;
+    for (const hh_option *o = c->options; o->name && !letter; o++) {
+        const int d = distance_to(name, o->name);
+        if (d < nearest) nearest = d, best = o;
     }
-    if (best) return hh_fail(err, HH_EINVAL, "%s has no option --%s; did you mean --%s?", c->verb, name, best->name);
-    return hh_fail(err, HH_EINVAL, "%s has no option --%s; `hydrahead %s --help` lists them", c->verb, name, c->verb);
+    const char *dashes = letter ? "-" : "--";
+    if (best)
+        return hh_fail(err, HH_EINVAL, "%s has no option %s%s; did you mean --%s?", c->verb, dashes, name, best->name);
+    return hh_fail(err, HH_EINVAL, "%s has no option %s%s; `hydrahead %s --help` lists them", c->verb, dashes, name,
+                   c->verb);
 }
 
 static hh_code fail_range(const hh_option *o, const char *text, hh_error *err) {
@@ -54,7 +75,7 @@ static hh_code fail_range(const hh_option *o, const char *text, hh_error *err) {
     if (o->max >= 1e15)
         return hh_fail(err, HH_EINVAL, "--%s %s: a%s number of at least %.10g is needed", o->name, text,
                        o->kind == HH_OPTION_INT ? " whole" : "", o->min);
-    return hh_fail(err, HH_EINVAL, "--%s %s: a%s number from %.10g to %.10g is needed", o->name, text,
+    return hh_fail(err, HH_EINVAL, "--%s %s: a%s number from %.15g to %.15g is needed", o->name, text,
                    o->kind == HH_OPTION_INT ? " whole" : "", o->min, o->max);
 }
 
@@ -121,7 +142,7 @@ static hh_code set_value(const hh_option *o, const char *text, hh_error *err) {
 typedef struct item {
     const hh_option *option; /* NULL: a word */
     const char *text;        /* the word, or the option's value, or NULL when the line ends before it */
-    bool has_equals, unknown, ends_options, help;
+    bool has_equals, unknown, letter, ends_options, help;
     const char *name; /* as written, for errors; points into name_copy for --name=value */
     char name_copy[64];
     int used; /* arguments taken */
@@ -146,6 +167,7 @@ static void take_item(const hh_command *c, int argc, char **argv, int at, item *
         value = equals ? equals + 1 : NULL;
     } else {
         snprintf(it->name_copy, sizeof it->name_copy, "%c", arg[1]);
+        it->letter = true;
         it->option = find_option(c, NULL, arg[1]);
         value = arg[2] ? arg + 2 : NULL;
         it->has_equals = value != NULL;
@@ -165,13 +187,15 @@ static hh_code check_words(const hh_command *c, const hh_words *words, hh_error 
         return hh_fail(err, HH_EINVAL, "something is missing: hydrahead %s%s%s; `hydrahead %s --help` says more",
                        c->verb, *c->words ? " " : "", c->words, c->verb);
     if (c->max_words >= 0 && words->n > c->max_words)
-        return hh_fail(err, HH_EINVAL, "'%s' is one word too many: hydrahead %s%s%s", words->word[c->max_words],
-                       c->verb, *c->words ? " " : "", c->words);
+        return hh_fail(err, HH_EINVAL, "'%s' is one word too many: hydrahead %s%s%s; %s", words->word[c->max_words],
+                       c->verb, *c->words ? " " : "", c->words,
+                       c->max_words > c->min_words ? "a text of several words stands in quotes"
+                                                   : "options tell the rest, see --help");
     return HH_OK;
 }
 
 static hh_code use_item(const hh_command *c, const item *it, hh_words *words, hh_error *err) {
-    if (it->unknown) return fail_unknown(c, it->name, err);
+    if (it->unknown) return fail_unknown(c, it->name, it->letter, err);
     if (!it->option) {
         add_word(words, it->text);
         return HH_OK;

@@ -65,7 +65,8 @@ static const hh_command command = {
     .description =
         "Prints what running MODEL at a context of --ctx tokens takes, part by part, without reading its "
         "weights. The KV cache holds "
-        "the kept heads only; the state of Gated DeltaNet heads does not grow with the context. On a GPU the "
+        "the kept heads only; the state of Gated DeltaNet heads does not grow with the context. What is more than the "
+        "memory there is ends with exit code 1. On a GPU the "
         "sum is what the driver will count as used, with its own context and what other programs have now. With "
         "--train "
         "it is what train takes of the same --stage, --teacher and --micro-tokens.",
@@ -170,20 +171,22 @@ static double total_of(const table *t) {
     return total;
 }
 
+#define LESS "a shorter --ctx, a smaller --batch or --chunk, or --kv q8_0 takes less"
+
 /* HH_ENOMEM when the table asks for more than there is. */
 static hh_code check_fit(const table *t, hh_backend *be, const char *path, hh_error *err) {
-    size_t free_bytes = 0, all = 0;
+    size_t free_bytes = 0, all = be->host_memory ? hh_cli_machine_bytes() : 0;
     if (be->memory) be->memory(be, &free_bytes, &all);
     if (!all || total_of(t) <= (double)all) return HH_OK;
+    if (be->host_memory)
+        return hh_fail(err, HH_ENOMEM, "%s needs %.2f GiB where the machine has %.2f; " LESS, path,
+                       total_of(t) / (1 << 30), (double)all / (1 << 30));
     double used = 0; /* by what is no part of this model */
     for (int i = 0; i < t->n; i++)
         if (!strcmp(t->row[i].key, "driver")) used = t->row[i].bytes;
     const double needed = total_of(t) - used, there = (double)all - used;
-    return hh_fail(
-        err, HH_ENOMEM,
-        "%s needs %.2f GiB where %.2f of %.2f GiB are free; a shorter --ctx, a smaller --batch or --chunk, or "
-        "--kv q8_0 takes less",
-        path, needed / (1 << 30), there / (1 << 30), (double)all / (1 << 30));
+    return hh_fail(err, HH_ENOMEM, "%s needs %.2f GiB where %.2f of %.2f GiB are free; " LESS, path, needed / (1 << 30),
+                   there / (1 << 30), (double)all / (1 << 30));
 }
 
 static void print_table(const table *t, const char *path) {

@@ -167,6 +167,16 @@ static hh_code gather_pairs(pair_list *p, const hh_tokenizer *t, int64_t n_token
     return code;
 }
 
+/* Pairs of a user's file that say nothing of this model; heads.json has them all. */
+static void add_dropped(const hh_capability_scores *c, hh_buf *text) {
+    enum { SHOWN = 8 };
+    for (int64_t i = 0; i < c->n_dropped && i < SHOWN; i++)
+        hh_buf_printf(text, "  dropped: pair %lld, its answer stands at %.2f with the evidence and %.2f without\n",
+                      (long long)c->dropped[i].index + 1, c->dropped[i].clean, c->dropped[i].corrupt);
+    if (c->n_dropped > SHOWN)
+        hh_buf_printf(text, "  and %lld more, in heads.json\n", (long long)(c->n_dropped - SHOWN));
+}
+
 static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, hh_error *err) {
     char *heads = hh_path_join(out_dir, "heads.json"), *page = hh_path_join(out_dir, "heads.html");
     hh_code code = hh_scores_write_json(s, heads, model, n_tokens, common.seed, err);
@@ -174,8 +184,11 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
     int64_t used = 0;
     for (int64_t i = 0; i < s->n_capabilities; i++) used += s->capability[i].used;
     if (code == HH_OK && !used)
-        fprintf(stderr, "hydrahead: warning: no pair was kept: the model's answers do not depend on the evidence at "
-                        "this length; all scores are 0\n");
+        fprintf(
+            stderr,
+            "hydrahead: warning: no pair was kept: the model's answers do not depend on the evidence %s; all scores "
+            "are 0\n",
+            pairs_file ? "of these pairs" : "at this length");
     if (code == HH_OK && json) {
         hh_buf text = {0};
         code = hh_file_read(heads, (size_t)1 << 30, &text, err);
@@ -190,6 +203,7 @@ static hh_code report(const hh_scores *s, const char *model, int64_t n_tokens, h
                           "%s%-24s pairs: %lld used, %lld dropped (too little effect); attribution against receiver "
                           "scores: Spearman %.2f\n",
                           i ? "" : "\n", c->name, (long long)c->used, (long long)c->n_dropped, c->spearman);
+            if (pairs_file) add_dropped(c, &text);
         }
         hh_buf_printf(&text,
                       "\ntime: %.1f s for the base forwards, %.1f s for all receiver scores (%.2fx), %.1f s "

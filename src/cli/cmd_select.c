@@ -150,6 +150,17 @@ static void print_plan(const hh_plan *p) {
     if (*out_path) printf("plan: %s\n", out_path);
 }
 
+/* A table without a score names no head: what is kept is what comes first. */
+static void warn_without_scores(const hh_heads *h) {
+    for (int64_t i = 0; i < h->n_layers * h->n_heads; i++)
+        if (h->score[i] > 0) return;
+    if (!strcmp(strategy, "random")) return;
+    fputs(
+        "hydrahead: warning: every head's score is 0, so that nothing is there to choose by; probe with pairs that the "
+        "model can answer\n",
+        stderr);
+}
+
 static hh_code select_heads(const char *path, hh_error *err) {
     hh_heads h = {0};
     hh_plan p = {0}, exclude = {0};
@@ -171,6 +182,7 @@ static hh_code select_heads(const char *path, hh_error *err) {
         goto out;
     }
     if (*out_path) HH_TRY_GOTO(code, hh_plan_write(&p, out_path, err), out);
+    warn_without_scores(&h);
     print_plan(&p);
 out:
     hh_heads_release(&h);

@@ -373,7 +373,8 @@ static hh_code name_students(session *s, hh_error *err) {
 
 /* Words that make no sense, said before anything is opened. */
 static hh_code check_words(session *s, hh_error *err) {
-    if (!*stage_name || !*out_dir) return hh_fail(err, HH_EINVAL, "train needs --stage and --out DIR");
+    if (!*stage_name) return hh_fail(err, HH_EINVAL, "train needs --stage " HH_STAGE_CHOICES);
+    if (!*out_dir) return hh_fail(err, HH_EINVAL, "train needs --out DIR");
     HH_TRY(hh_cli_check_name(out_dir, err));
     s->stage = hh_stage_find(stage_name);
     HH_ASSERT(s->stage);

@@ -49,6 +49,11 @@ size_t hh_cli_resident_bytes(void) {
     return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
+size_t hh_cli_machine_bytes(void) {
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    return pages > 0 ? (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
 size_t hh_cli_peak_bytes(void) {
     struct rusage use;
     return getrusage(RUSAGE_SELF, &use) ? 0 : (size_t)use.ru_maxrss * 1024;

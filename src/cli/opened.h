@@ -30,6 +30,7 @@ int64_t hh_cli_end_ids(const hh_cli_opened *o, int32_t out[HH_CLI_MAX_END_IDS]);
 
 /* Resident memory of this process now, and at its peak, in bytes; 0 where the system does not say. */
 size_t hh_cli_resident_bytes(void);
+size_t hh_cli_machine_bytes(void); /* of memory that the machine has; 0: not known */
 size_t hh_cli_peak_bytes(void);
 /* "512 B", "3.2 MiB", "1.05 GiB": for people. */
 void hh_cli_bytes_text(double bytes, char out[32]);

@@ -112,6 +112,14 @@ static hh_code check_counts(const char *a, const hh_ids *x, const char *b, const
                    (long long)x->len, b, (long long)y->len);
 }
 
+/* What is the same on both sides has no effect. */
+static hh_code check_differ(const char *a, const hh_ids *x, const char *b, const hh_ids *y, hh_error *err) {
+    if (memcmp(x->data, y->data, (size_t)x->len * sizeof *x->data)) return HH_OK;
+    return hh_fail(err, HH_EINVAL, "\"%s\" and \"%s\" are the same; %s", a, b,
+                   strcmp(a, "prompt") ? "leave \"wrong\" out, or name what the corrupt prompt should give"
+                                       : "the corrupt prompt must hold other evidence");
+}
+
 typedef struct pair_list {
     const hh_tokenizer *t;
     hh_pair *pair;
@@ -137,9 +145,11 @@ static hh_code read_pair(void *context, const json_t *object, hh_error *err) {
     HH_TRY(read_field(object, "corrupt", l->t, &p->corrupt, err));
     HH_TRY(read_field(object, "answer", l->t, &p->answer, err));
     HH_TRY(check_counts("prompt", &p->prompt, "corrupt", &p->corrupt, err));
+    HH_TRY(check_differ("prompt", &p->prompt, "corrupt", &p->corrupt, err));
     if (!json_object_get(object, "wrong")) return HH_OK;
     HH_TRY(read_field(object, "wrong", l->t, &p->wrong, err));
-    return check_counts("answer", &p->answer, "wrong", &p->wrong, err);
+    HH_TRY(check_counts("answer", &p->answer, "wrong", &p->wrong, err));
+    return check_differ("answer", &p->answer, "wrong", &p->wrong, err);
 }
 
 static hh_code finish(pair_list *l, hh_code code, const char *path, hh_pair **out, int64_t *n, hh_error *err) {

@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/filemap.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +24,12 @@ static char *beside_program(const char *suffix) {
 hh_code hh_model_locate(char **out, const char *path, hh_error *err) {
     *out = NULL;
     if (strcmp(path, "nano")) {
+        if (access(path, F_OK) && errno == ENOENT)
+            return hh_fail(
+                err, HH_EIO,
+                "%s: there is no such file or directory; a model is a Hugging Face directory, a .gguf file, or "
+                "'nano', the shipped one (nothing is fetched by its name)",
+                path);
         *out = hh_strdup(path);
         return HH_OK;
     }

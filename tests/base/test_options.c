@@ -119,7 +119,10 @@ static void test_bad_words_are_answered(void **state) {
     assert_refused(parse("a --cuont 3"), HH_EINVAL, "--cuont", "did you mean --count?");
     assert_refused(parse("a --strat layer"), HH_EINVAL, "--strat", "did you mean --strategy?");
     assert_refused(parse("a --zzzzzzzzzz"), HH_EINVAL, "--zzzzzzzzzz", "hydrahead choose --help");
-    assert_refused(parse("a -x"), HH_EINVAL, "-x");
+    assert_refused(parse("a -x"), HH_EINVAL, "no option -x;", "--help");
+    assert_refused(parse("a --cnt 3"), HH_EINVAL, "did you mean --count?");
+    assert_refused(parse("a --ou"), HH_EINVAL, "did you mean --out?");
+    assert_refused(parse("a --cow"), HH_EINVAL, "choose --help"); /* too short to tell */
     assert_refused(parse("a --count"), HH_EINVAL, "--count needs a value", "--count N");
     assert_refused(parse("a --force=yes"), HH_EINVAL, "--force takes no value");
     assert_refused(parse("a --strategy best"), HH_EINVAL, "best", "global|global-min1|layer");

@@ -283,6 +283,34 @@ static void test_refusals_leave_nothing(void **state) {
     assert_int_equal(run("hydrahead run nano hi --system x"), 2);
 }
 
+/* What a user's own pairs say, and which of them say nothing of this model. */
+static void test_pairs_of_ones_own(void **state) {
+    (void)state;
+    const char *pairs =
+        temp_text("own.jsonl", "{\"prompt\": \"Ann lives in Rome. Bob lives in Oslo. Ann lives in\", "
+                               "\"corrupt\": \"Ann lives in Bern. Bob lives in Oslo. Ann lives in\", "
+                               "\"answer\": \" Rome\", \"wrong\": \" Bern\"}\n"
+                               "{\"prompt\": \"The sky is blue. The sky is\", "
+                               "\"corrupt\": \"The sky is grey. The sky is\", \"answer\": \" blue\"}\n");
+    const char *nothing =
+        temp_text("nothing.jsonl", "{\"prompt\": \"The sky is blue. The sky is\", "
+                                   "\"corrupt\": \"The sky is grey. The sky is\", \"answer\": \" blue\"}\n");
+    char *line = hh_sprintf("hydrahead probe nano --pairs %s --out \"$TMP\"/own", pairs);
+    assert_int_equal(run(line), 0);
+    hh_free(line);
+    assert_non_null(strstr(out.data, "1 used, 1 dropped"));
+    assert_non_null(strstr(out.data, "pair 2, its answer stands at"));
+    assert_non_null(strstr(out.data, "own/heads.html"));
+    assert_int_equal(run("hydrahead select \"$TMP\"/own/heads.json --heads 4"), 0);
+    assert_null(strstr(errors.data, "warning"));
+    line = hh_sprintf("hydrahead probe nano --pairs %s --out \"$TMP\"/nothing", nothing);
+    assert_int_equal(run(line), 0);
+    hh_free(line);
+    assert_non_null(strstr(errors.data, "no pair was kept"));
+    assert_int_equal(run("hydrahead select \"$TMP\"/nothing/heads.json --heads 4"), 0);
+    assert_non_null(strstr(errors.data, "every head's score is 0"));
+}
+
 /* A refusal says what to do instead, names the file as it was given, and comes before the work. */
 static void test_refusals_help(void **state) {
     (void)state;
@@ -293,6 +321,13 @@ static void test_refusals_help(void **state) {
     } all[] = {
         {"hydrahead prob nano", 2, "did you mean probe?"},
         {"hydrahead quux nano", 2, "`hydrahead help` lists them"},
+        {"hydrahead run some/model hello", 1, "some/model: there is no such file or directory; a model is"},
+        {"hydrahead run nano Once upon a time", 2, "stands in quotes"},
+        {"hydrahead run nano hello --max-tokens 5", 2, "did you mean --max-new?"},
+        {"hydrahead run nano hello --ctx 5", 2, "did you mean --context?"},
+        {"hydrahead train nano --out \"$TMP\"/t", 2, "--stage align|distill"},
+        {"hydrahead train nano --stage extend", 2, "--out DIR"},
+        {"hydrahead plan nano --ctx 100000000000", 1, "GiB where the machine has"},
         {"hydrahead eval ruler nano --tasks niah_singel_1", 2, "niah_single_1, niah_single_2"},
         {"hydrahead probe nano --tasks niah_singel_1 --out \"$TMP\"/p", 2, "niah_single_1, niah_single_2"},
         {"hydrahead probe nano --senders some --samples 1 --out \"$TMP\"/p", 2, "a number of heads from 0, or all"},
@@ -367,6 +402,7 @@ int main(void) {
         cmocka_unit_test(test_transfer_hands_options_on),
         cmocka_unit_test(test_students_learn_side_by_side),
         cmocka_unit_test(test_refusals_leave_nothing),
+        cmocka_unit_test(test_pairs_of_ones_own),
         cmocka_unit_test(test_refusals_help),
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_main_man_page_lists_verbs),

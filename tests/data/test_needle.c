@@ -178,6 +178,9 @@ static void a_users_pairs_are_read_and_refused_by_line(void **state) {
         {"{\"prompt\": \"1\", \"corrupt\": \"2\", \"answer\": \"3\", \"wrong\": \"44\"}",
          "has 1 tokens and \"wrong\" 2"},
         {"{\"prompt\": \"1\", \"corrupt\": \"2\", \"answer\": \"3\", \"wrnog\": \"4\"}", "\"wrnog\" is not a field"},
+        {"{\"prompt\": \"1\", \"corrupt\": \"1\", \"answer\": \"3\"}", "\"prompt\" and \"corrupt\" are the same"},
+        {"{\"prompt\": \"1\", \"corrupt\": \"2\", \"answer\": \"3\", \"wrong\": \"3\"}",
+         "are the same; leave \"wrong\" out"},
         {"[1]", "not a JSON object"},
         {"{\"prompt\": ", "line 1: not JSON"},
     };
