@@ -7,7 +7,7 @@ find src -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.
     awk -F: '
 BEGIN {
     n = split("base 0 tensor 1 report 1 ops 2 format 2 text 2.5 model 3 data 3 session 4 train 4 probe 4 convert 4 eval 5 api 5 " \
-              "transfer 6 demo 6 server 6 cli 7", w, " ")
+              "demo 6 server 6 cli 7", w, " ")
     for (i = 1; i < n; i += 2) floor[w[i]] = w[i + 1]
 }
 {

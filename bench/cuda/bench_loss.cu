@@ -4,15 +4,6 @@
 #include "cuda/timing.h"
 #include "ops/cuda/products.h"
 
-static hh_linear map_of(hh_tensor w) {
-    hh_linear l = {};
-    l.n_parts = 1;
-    l.n = w.dim[0];
-    l.k = w.dim[1];
-    l.part[0].w = w;
-    return l;
-}
-
 static void print_line(const char *model, const char *what, int64_t T, int64_t C, int64_t V, int products, double us) {
     double flop = 2.0 * products * (double)T * (double)C * (double)V;
     printf("ours,%s,%s,%lld,%lld,%lld,%lld,%lld,%.0f,%.1f,%.2f\n", model, what, (long long)T, (long long)C,
@@ -28,7 +19,7 @@ static void run(hh_backend *be, const char *model, int64_t T, int64_t C, int64_t
     hh_tensor loss[2];
     for (int i = 0; i < 2; i++) loss[i] = hh_tensor_1d(bench_bytes((size_t)T * 4), HH_DTYPE_F32, T);
     dx.data = bench_bytes(hh_tensor_bytes(x));
-    hh_linear l = map_of(w), lt = map_of(wt), d = map_of(dw);
+    hh_linear l = bench_linear(w), lt = bench_linear(wt), d = bench_linear(dw);
     int32_t *target = (int32_t *)hh_alloc((size_t)T * sizeof *target);
     for (int64_t t = 0; t < T; t++) target[t] = (int32_t)(t * 7919 % V);
     auto kl = [&](int) {

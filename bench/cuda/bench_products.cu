@@ -19,15 +19,6 @@ static const shape shapes[] = {
     {"qwen3", "head", 1024, 2048, 151936},    {"cube", "8192", 8192, 8192, 8192},
 };
 
-static hh_linear map_of(hh_tensor w) {
-    hh_linear l = {};
-    l.n_parts = 1;
-    l.n = w.dim[0];
-    l.k = w.dim[1];
-    l.part[0].w = w;
-    return l;
-}
-
 static void print_long(const shape *s, const char *what, double us) {
     double tflops = 2e-6 * (double)s->tokens * (double)s->k * (double)s->n / us;
     double bytes = 2.0 * ((double)s->tokens * (double)(s->k + s->n) + (double)s->k * (double)s->n);
@@ -44,7 +35,7 @@ static void run_long(hh_backend *be) {
         hh_tensor x = bench_matrix(act, s.tokens, s.k, 1), y = bench_matrix(act, s.tokens, s.n, 1);
         hh_tensor wide = bench_matrix(HH_DTYPE_BF16, s.n, s.k, 0.03),
                   master = bench_matrix(HH_DTYPE_F32, s.n, s.k, 0.03);
-        hh_linear w = map_of(wide), m = map_of(master);
+        hh_linear w = bench_linear(wide), m = bench_linear(master);
         int n = (double)s.tokens * (double)s.k * (double)s.n > 1e11 ? 5 : 10;
         print_long(&s, "fwd", bench_time(be, n, [&](int) { be->ops->linear_fwd(be, y, x, &w, false); }));
         print_long(&s, "fwd-f32-weights", bench_time(be, n, [&](int) { be->ops->linear_fwd(be, y, x, &m, false); }));
@@ -98,7 +89,7 @@ static void run_short(hh_backend *be) {
                 if (way == 1 && s.n * s.k > (int64_t)4 << 20) continue; /* the library's */
                 auto body = [&](int i) {
                     hh_tensor wi = hh_tensor_rows(w, i * s.n, (i + 1) * s.n);
-                    hh_linear l = map_of(wi);
+                    hh_linear l = bench_linear(wi);
                     if (way == 0) hh_cuda_product(be, "linear_fwd", y[0], x, false, wi, true, NULL, false);
                     if (way == 1) hh_cuda_matvec(be, y[1], x, &l, false);
                     if (way >= 2) run_matvec_early(be, y[1], x, &l, false);
@@ -223,7 +214,7 @@ static void run_check(hh_backend *be) {
 /* What the first product of a shape costs on the host. */
 static void run_plans(hh_backend *be) {
     hh_tensor x = bench_matrix(HH_DTYPE_BF16, 300, 576, 1), y = bench_matrix(HH_DTYPE_BF16, 300, 960, 1);
-    hh_linear w = map_of(bench_matrix(HH_DTYPE_BF16, 960, 576, 0.03));
+    hh_linear w = bench_linear(bench_matrix(HH_DTYPE_BF16, 960, 576, 0.03));
     hh_error err = {};
     for (int64_t tokens = 100; tokens < 300; tokens += 20) {
         double us[2];

@@ -47,6 +47,16 @@ static hh_tensor bench_matrix(hh_dtype dtype, int64_t rows, int64_t cols, double
     return t;
 }
 
+/* The linear map of one matrix. */
+static inline hh_linear bench_linear(hh_tensor w) {
+    hh_linear l = {};
+    l.n_parts = 1;
+    l.n = w.dim[0];
+    l.k = w.dim[1];
+    l.part[0].w = w;
+    return l;
+}
+
 /* Microseconds of body(i), i = 0 .. n-1 in one graph: the median of some replays. */
 template <typename F> static double bench_time(hh_backend *be, int n, F body) {
     hh_cuda *c = hh_cuda_of(be);

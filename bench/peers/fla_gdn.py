@@ -10,6 +10,8 @@ import time
 import torch
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 
+from graph_time import microseconds
+
 CASES = [  # heads, width, sequences, length
     (16, 128, 1, 32768),
     (7, 64, 32, 2048),
@@ -23,28 +25,6 @@ CASES = [  # heads, width, sequences, length
     (16, 128, 1, 1),
     (7, 64, 64, 1),
 ]
-
-
-def microseconds(call, n):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(n):
-            call()
-    graph.replay()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(5):
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / n)
-    return sorted(times)[2]
 
 
 def measure(heads, width, batch, length):

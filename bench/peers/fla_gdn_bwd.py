@@ -10,6 +10,8 @@ import time
 import torch
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
+from graph_time import microseconds
+
 CASES = [  # sequences, tokens, heads, width
     (1, 8192, 16, 128),
     (32, 2048, 7, 64),
@@ -17,28 +19,6 @@ CASES = [  # sequences, tokens, heads, width
     (1, 32768, 4, 128),
     (1, 65536, 7, 64),
 ]
-
-
-def microseconds(call, n=4):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(n):
-            call()
-    graph.replay()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(5):
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / n)
-    return sorted(times)[2]
 
 
 def measure(spans, length, heads, width):
@@ -54,8 +34,8 @@ def measure(spans, length, heads, width):
     def forward():
         return chunk_gated_delta_rule(*inputs[:3], g=g, beta=beta, scale=width**-0.5, cu_seqlens=offsets)[0]
 
-    both = microseconds(lambda: torch.autograd.grad(forward(), inputs, do))
-    return both, microseconds(forward)
+    both = microseconds(lambda: torch.autograd.grad(forward(), inputs, do), 4)
+    return both, microseconds(forward, 4)
 
 
 until = time.time() + (float(sys.argv[1]) if len(sys.argv) > 1 else 600)

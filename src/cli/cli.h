@@ -68,7 +68,12 @@ typedef struct hh_cli_common {
 #define HH_CLI_JSON_OPTION(json)                                                                                       \
     { .name = "json", .kind = HH_OPTION_FLAG, .value = &(json), .help = "print results as JSON" }
 
-/* Entries that several verbs have, for `static int64_t chunk` and `static const char *file`. */
+/* Entries that several verbs have, for `static int64_t chunk` and `static const char *file`, `*ids`. */
+#define HH_CLI_IDS_OPTION(ids)                                                                                         \
+    {                                                                                                                  \
+        .name = "ids", .kind = HH_OPTION_STRING, .value = &(ids), .argument = "IDS|FILE",                              \
+        .help = "token ids separated by commas, or a file of them"                                                     \
+    }
 #define HH_CLI_CHUNK_OPTION(chunk)                                                                                     \
     {                                                                                                                  \
         .name = "chunk", .kind = HH_OPTION_INT, .value = &(chunk), .argument = "N", .max = 1e6,                        \

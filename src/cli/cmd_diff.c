@@ -16,11 +16,7 @@ static double tolerance = 1e-3;
 static bool json;
 
 static const hh_option options[] = {
-    {.name = "ids",
-     .kind = HH_OPTION_STRING,
-     .value = &ids_text,
-     .argument = "IDS|FILE",
-     .help = "token ids separated by commas, or a file of them"},
+    HH_CLI_IDS_OPTION(ids_text),
     HH_CLI_FILE_OPTION(file, "a text, tokenised as the first model does"),
     {.name = "length",
      .kind = HH_OPTION_INT,

@@ -11,11 +11,7 @@ static const char *ids_text, *out_path;
 static int64_t chunk = 512;
 
 static const hh_option options[] = {
-    {.name = "ids",
-     .kind = HH_OPTION_STRING,
-     .value = &ids_text,
-     .argument = "IDS|FILE",
-     .help = "token ids separated by commas, or a file of them"},
+    HH_CLI_IDS_OPTION(ids_text),
     {.name = "out",
      .letter = 'o',
      .kind = HH_OPTION_STRING,

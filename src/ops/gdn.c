@@ -94,7 +94,7 @@ static void recurrent_bwd(hh_arena *a, const hh_gdn_piece_grad *d, hh_real *dS, 
     hh_arena_reset(a, mark);
 }
 
-static hh_gdn_piece piece_of(hh_tensor q, hh_tensor k, hh_tensor v, hh_tensor g, hh_tensor beta, int64_t t, int64_t n,
+hh_gdn_piece hh_gdn_piece_of(hh_tensor q, hh_tensor k, hh_tensor v, hh_tensor g, hh_tensor beta, int64_t t, int64_t n,
                              int64_t h) {
     const int64_t D = q.dim[2];
     return (hh_gdn_piece){.n = n,
@@ -135,7 +135,7 @@ void hh_gdn_fwd_reference(hh_backend *be, hh_tensor o, hh_tensor saved, hh_tenso
             hh_real *S = state ? hh_row(state[s], h) : memset(zero_start, 0, bytes);
             for (int64_t t = span[s].lo, c = first_chunk; t < span[s].hi; t += HH_GDN_CHUNK, c++) {
                 const int64_t n = span[s].hi - t < HH_GDN_CHUNK ? span[s].hi - t : HH_GDN_CHUNK;
-                const hh_gdn_piece x = piece_of(q, k, v, g, beta, t, n, h);
+                const hh_gdn_piece x = hh_gdn_piece_of(q, k, v, g, beta, t, n, h);
                 if (saved.data) memcpy(hh_row(saved, c) + h * D * D, S, bytes);
                 if (mode == HH_GDN_RECURRENT || n == 1)
                     recurrent_fwd(hh_row(o, t) + h * D, o.stride, S, &x);
@@ -168,7 +168,8 @@ void hh_gdn_bwd_reference(hh_backend *be, hh_tensor dq, hh_tensor dk, hh_tensor 
             hh_real *dS = dstate ? hh_row(dstate[s], h) : memset(zero_end, 0, bytes);
             for (int64_t c = chunks - 1; c >= 0; c--) {
                 const int64_t t = span[s].lo + c * HH_GDN_CHUNK, left = span[s].hi - t;
-                const hh_gdn_piece x = piece_of(q, k, v, g, beta, t, left < HH_GDN_CHUNK ? left : HH_GDN_CHUNK, h);
+                const hh_gdn_piece x =
+                    hh_gdn_piece_of(q, k, v, g, beta, t, left < HH_GDN_CHUNK ? left : HH_GDN_CHUNK, h);
                 const hh_gdn_piece_grad d = {.dq = hh_row(dq, t) + h * D,
                                              .dk = hh_row(dk, t) + h * D,
                                              .dv = hh_row(dv, t) + h * D,

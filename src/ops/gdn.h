@@ -60,6 +60,10 @@ typedef struct hh_gdn_piece {
     int64_t q_stride, k_stride, v_stride, g_stride, beta_stride;
 } hh_gdn_piece;
 
+/* Head h's part of n tokens from t on. */
+hh_gdn_piece hh_gdn_piece_of(hh_tensor q, hh_tensor k, hh_tensor v, hh_tensor g, hh_tensor beta, int64_t t, int64_t n,
+                             int64_t h);
+
 /* Gradients of a piece's inputs and of its output. */
 typedef struct hh_gdn_piece_grad {
     hh_real *dq, *dk, *dv, *dg, *dbeta;

@@ -200,22 +200,4 @@ static inline void hh_gdn_prepare(hh_gdn_chunk *c, const hh_gdn_piece *x, const 
     hh_gdn_solve(c, c->Vh); /* F6 */
 }
 
-/* A head's part of some tokens. */
-static inline hh_gdn_piece hh_gdn_piece_of(hh_tensor q, hh_tensor k, hh_tensor v, hh_tensor g, hh_tensor beta,
-                                           int64_t t, int64_t n, int64_t h) {
-    const int64_t D = q.dim[2];
-    return (hh_gdn_piece){.n = n,
-                          .D = D,
-                          .q = hh_row(q, t) + h * D,
-                          .k = hh_row(k, t) + h * D,
-                          .v = hh_row(v, t) + h * D,
-                          .g = hh_row(g, t) + h,
-                          .beta = hh_row(beta, t) + h,
-                          .q_stride = q.stride,
-                          .k_stride = k.stride,
-                          .v_stride = v.stride,
-                          .g_stride = g.stride,
-                          .beta_stride = beta.stride};
-}
-
 #endif
