@@ -50,6 +50,13 @@ void hh_filemap_close(hh_filemap *m) {
     *m = (hh_filemap){0};
 }
 
+void hh_filemap_forget(const hh_filemap *m, const void *data, size_t size) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), lo = (uintptr_t)data, hi = lo + size;
+    HH_ASSERT(lo >= (uintptr_t)m->data && hi <= (uintptr_t)m->data + m->size);
+    const uintptr_t first = (lo + page - 1) / page * page, end = hi / page * page;
+    if (first < end) madvise((void *)first, end - first, MADV_DONTNEED); /* advice: a refusal changes nothing */
+}
+
 static hh_code read_all(int fd, const char *path, size_t size, hh_buf *out, hh_error *err) {
     void *block;
     HH_TRY(hh_alloc_checked(&block, size + 1, 1, path, err));

@@ -12,6 +12,9 @@ typedef struct hh_filemap {
 /* Maps a regular file read-only (a directory, a FIFO or a device is refused). */
 hh_code hh_filemap_open(hh_filemap *m, const char *path, hh_error *err);
 void hh_filemap_close(hh_filemap *m);
+/* Gives back the memory of the pages that lie wholly in [data, data + size), a part of the map: what is looked at again
+ * comes from the file again. */
+void hh_filemap_forget(const hh_filemap *m, const void *data, size_t size);
 
 /* Reads a whole file of at most max_bytes into out (replaced). */
 hh_code hh_file_read(const char *path, size_t max_bytes, hh_buf *out, hh_error *err);

@@ -79,10 +79,10 @@ static const hh_command command = {
 
 /* Measured (tools/check_plan.sh), much the same for every model: what work brings in of the program, its libraries and the heap; oneDNN's
  * kernels, made at run time for the shapes they meet; the part of a thread's scratch that is touched. */
-#define WORK_BYTES   ((size_t)6 << 20)
+#define WORK_BYTES   ((size_t)7 << 19)
 #define KERNEL_BYTES ((size_t)4 << 20)
-#define THREAD_BYTES ((size_t)1 << 20)
-#define LOSS_ROWS    512 /* of a tile of logits, if half of the scratch holds them */
+#define THREAD_BYTES ((size_t)2 << 20) /* a huge page */
+#define LOSS_ROWS    512               /* of a tile of logits, if half of the scratch holds them */
 
 typedef struct row {
     const char *key, *what;

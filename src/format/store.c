@@ -231,6 +231,15 @@ hh_code hh_store_open(hh_store **out, const char *path, hh_error *err) {
     return HH_OK;
 }
 
+void hh_store_forget(const hh_store *s, const hh_tensor *t) {
+    const uintptr_t at = (uintptr_t)t->data;
+    for (int64_t i = 0; i < s->n_shards; i++) {
+        const hh_filemap *m = &s->shards[i].map;
+        const uintptr_t begin = (uintptr_t)m->data;
+        if (begin && at >= begin && at < begin + m->size) hh_filemap_forget(m, t->data, hh_tensor_bytes(*t));
+    }
+}
+
 void hh_store_close(hh_store *s) {
     if (!s) return;
     hh_gguf_free(s->gguf);

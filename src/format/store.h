@@ -33,6 +33,8 @@ const char *hh_store_path(const hh_store *s);
 int64_t hh_store_count(const hh_store *s);
 const hh_named_tensor *hh_store_at(const hh_store *s, int64_t i);          /* in the order of the files */
 const hh_named_tensor *hh_store_find(const hh_store *s, const char *name); /* NULL: absent */
-const hh_gguf *hh_store_gguf(const hh_store *s);                           /* NULL unless the kind is GGUF */
+/* The memory of t's data, a tensor of this store, is given back; its file is read again if it is looked at again. */
+void hh_store_forget(const hh_store *s, const hh_tensor *t);
+const hh_gguf *hh_store_gguf(const hh_store *s); /* NULL unless the kind is GGUF */
 
 #endif

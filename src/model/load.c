@@ -289,8 +289,9 @@ hh_code hh_sources_read(hh_model *m, const hh_source *source, hh_error *err) {
             r.host = host;
             r.stage = stage;
             r.converted = converted;
-            for (int64_t lo = 0; lo < r.rows && !source[i].in_place; lo += step)
-                read_piece(&r, lo, lo + step < r.rows ? lo + step : r.rows);
+            if (source[i].in_place) continue;
+            for (int64_t lo = 0; lo < r.rows; lo += step) read_piece(&r, lo, lo + step < r.rows ? lo + step : r.rows);
+            hh_store_forget(m->store, &source[i].t); /* it is in memory once, not twice */
         }
         code = m->be->sync(m->be, err);
     }

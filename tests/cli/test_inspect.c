@@ -3,6 +3,8 @@
 #include "format/safetensors.h"
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static hh_buf out, errors;
@@ -134,6 +136,56 @@ static void training_with_a_teacher_takes_both_models(void **state) {
     assert_non_null(strstr(errors.data, "--train"));
 }
 
+/* Hostile builds and sanitizers take memory of their own. */
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(HH_HOSTILE) || defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer) ||                        \
+    __has_feature(thread_sanitizer)
+enum { TAKES_MORE = 1 };
+#else
+enum { TAKES_MORE = 0 };
+#endif
+
+/* What `plan` says of MODEL with a context of `ctx` tokens, and the peak that a run of as many prints; in bytes. */
+static double planned(const char *model, int ctx) {
+    char *line = hh_sprintf("hydrahead plan %s --ctx %d --threads 2 --json", model, ctx);
+    if (run(line) != 0) fail_msg("%s: %s", line, errors.data);
+    json_t *o = json_loads(out.data, 0, NULL);
+    const double total = bytes_of(o, "total");
+    json_decref(o);
+    hh_free(line);
+    return total;
+}
+
+static double taken(const char *model, int ctx) {
+    double mib = 0;
+    char *line =
+        hh_sprintf("hydrahead run %s --file \"$TMP\"/prompt --max-new 16 --context %d --threads 2", model, ctx);
+    if (run(line) != 0) fail_msg("%s: %s", line, errors.data);
+    const char *peak = strstr(errors.data, "peak memory ");
+    assert_non_null(peak);
+    assert_int_equal(sscanf(peak, "peak memory %lf MiB", &mib), 1);
+    hh_free(line);
+    return mib * (1 << 20);
+}
+
+/* tools/check_plan.sh measures to 5 %, at contexts of use; here twice that is room for other systems' pages. */
+static void plan_is_what_a_run_takes(void **state) {
+    (void)state;
+    enum { CTX = 1024 };
+    if (TAKES_MORE) skip();
+    assert_int_equal(run("zcat models/nano/text_valid.txt.gz | head -c 3000 > \"$TMP\"/prompt"), 0);
+    assert_int_equal(run("hydrahead select tests/convert/golden/heads.json --heads 4 --out \"$TMP\"/plan.json"), 0);
+    assert_int_equal(run("hydrahead convert nano --plan \"$TMP\"/plan.json --gamma 1 --out \"$TMP\"/kept4"), 0);
+    static const char *const models[] = {"nano", "\"$TMP\"/kept4"};
+    for (int i = 0; i < 2; i++) {
+        const double plan = planned(models[i], CTX), peak = taken(models[i], CTX);
+        if (fabs(plan - peak) > 0.1 * peak)
+            fail_msg("%s: planned %.1f MiB, taken %.1f MiB", models[i], plan / (1 << 20), peak / (1 << 20));
+    }
+}
+
 static int release(void **state) {
     (void)state;
     hh_buf_release(&out);
@@ -148,6 +200,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_supported_is_shown_as_far_as_it_goes),
         cmocka_unit_test(smollm2_is_shown),
         cmocka_unit_test(training_with_a_teacher_takes_both_models),
+        cmocka_unit_test(plan_is_what_a_run_takes),
     };
     return cmocka_run_group_tests_name("cli: inspect", tests, NULL, release);
 }

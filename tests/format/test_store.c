@@ -72,6 +72,48 @@ static void shards_are_read_through_their_index(void **state) {
     hh_store_close(s);
 }
 
+/* KiB of files that this process has in memory. */
+static long resident_of_files(void) {
+    char line[128];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "RssFile: %ld", &kib) == 1) break;
+    if (f) fclose(f);
+    return kib;
+}
+
+static double sum_of(const hh_tensor *t) {
+    double sum = 0;
+    for (int64_t i = 0; i < t->dim[0]; i++) sum += ((const float *)t->data)[i];
+    return sum;
+}
+
+/* Its neighbours stay, also where a page is shared; what is given back is there again when it is looked at. */
+static void a_tensor_that_was_copied_gives_its_memory_back(void **state) {
+    (void)state;
+    enum { N = 2 << 20 }; /* 8 MiB each */
+    hh_store *s;
+    float *x = hh_alloc(N * sizeof *x);
+    for (int i = 0; i < N; i++) x[i] = (float)(i % 7);
+    const hh_tensor t = hh_tensor_1d(x, HH_DTYPE_F32, N - 1);
+    const hh_named_tensor three[] = {{.name = "a", .t = t}, {.name = "b", .t = t}, {.name = "c", .t = t}};
+    const char *path = temp_path("large.safetensors");
+    assert_ok(hh_safetensors_write(path, three, 3, &err));
+    assert_ok(hh_store_open(&s, path, &err));
+    const double sum = sum_of(&t);
+    for (int i = 0; i < 3; i++) assert_near(sum_of(&hh_store_find(s, three[i].name)->t), sum, 0);
+    const long before = resident_of_files();
+    hh_store_forget(s, &hh_store_find(s, "b")->t);
+    const long after = resident_of_files();
+    assert_true(before < 0 || (before - after > 7 << 10 && before - after <= 8 << 10));
+    for (int i = 0; i < 3; i++) assert_near(sum_of(&hh_store_find(s, three[i].name)->t), sum, 0);
+    hh_store_forget(s, &t); /* not of a file: stays as it is */
+    assert_near(sum_of(&t), sum, 0);
+    hh_store_close(s);
+    hh_free(x);
+}
+
 static void what_is_missing_is_named(void **state) {
     (void)state;
     const char *dir = make_folder("missing");
@@ -161,6 +203,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_shipped_model_opens),
         cmocka_unit_test(shards_are_read_through_their_index),
+        cmocka_unit_test(a_tensor_that_was_copied_gives_its_memory_back),
         cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(paths_that_leave_the_directory_are_refused),
         cmocka_unit_test(an_index_decides_between_two_shards),
