@@ -275,14 +275,14 @@ def make_smollm2(out, gguf, wikitext):
         print(repr(p), '->', repr(t.decode(new[:16])))
     text = open(wikitext, encoding='utf-8').read()
     ids = t(text[:20000], add_special_tokens=False).input_ids[:2048]
-    total, n = 0.0, 0
+    nll, lengths = [], (64, 512)                                             # of the beginnings of each piece
     with torch.no_grad():
         for lo in range(0, len(ids), 512):
             piece = ids[lo:lo + 512]
             e = nll_of(m(torch.tensor([piece])).logits[0], piece)
-            total, n = total + e.sum(), n + len(e)
-    json.dump(dict(prompts=made, wikitext=dict(ids=ids, length=512, nll=float(total / n))), open(os.path.join(out, 'smollm2.json'), 'w'))
-    print('perplexity', math.exp(total / n))
+            nll.append([float(e[:n - 1].mean()) for n in lengths])
+    json.dump(dict(prompts=made, wikitext=dict(ids=ids, lengths=lengths, nll=nll)), open(os.path.join(out, 'smollm2.json'), 'w'))
+    print('perplexity', math.exp(sum(e[-1] for e in nll) / len(nll)))
 
 
 if __name__ == '__main__':

@@ -31,7 +31,9 @@ static int release(void **state) {
 
 /* A library with a sanitizer in it serves only programs that have it as well. */
 static bool is_sanitised(void) {
-    return run("nm -D \"$TMP\"/usr/lib/libhydrahead.so | grep -q '__[a-z]*san_'") == 0;
+    if (run("nm -D \"$TMP\"/usr/lib/libhydrahead.so | grep -q '__[a-z]*san_'") != 0) return false;
+    print_message("skipped: this library serves only programs that are built with its sanitizer\n");
+    return true;
 }
 
 static void test_only_the_interface_is_exported(void **state) {
