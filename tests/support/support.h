@@ -51,7 +51,7 @@ int have(const char *path);
 /* The program under test: $HYDRAHEAD, or build/hydrahead. */
 const char *program_path(void);
 /* Runs a line of sh in the repository's root with $HYDRAHEAD, $TMP (the temporary folder) and NO_COLOR set, `hydrahead`
- * on the path, for at most `seconds`. Returns the exit status (124: it ran too long, 128 + n: killed by signal n); out
+ * on the path, for at most `seconds`, or TEST_SECONDS of the environment where that is more. Returns the exit status (124: it ran too long, 128 + n: killed by signal n); out
  * and errors may be NULL. */
 int run_line(const char *line, int seconds, hh_buf *out, hh_buf *errors);
 
