@@ -4,7 +4,6 @@
 #include "cli/opened.h"
 #include "session/session.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,11 +208,7 @@ static hh_code read_prompt(hh_buf *out, const char *word, hh_error *err) {
         hh_buf_puts(out, word);
         return HH_OK;
     }
-    char block[1 << 14];
-    size_t n;
-    hh_buf_add(out, "", 0);
-    while ((n = fread(block, 1, sizeof block, stdin)) > 0) hh_buf_add(out, block, n);
-    return ferror(stdin) ? hh_fail(err, HH_EIO, "standard input: %s", strerror(errno)) : HH_OK;
+    return hh_cli_read_stdin(out, err);
 }
 
 static hh_code new_session(hh_session **out, const hh_cli_opened *o, int64_t tokens, hh_error *err) {

@@ -1,10 +1,9 @@
 /* hydrahead tokenize: text to ids and back. */
 #include "base/filemap.h"
-#include "cli/cli.h"
+#include "cli/opened.h"
 #include "model/model.h"
 #include "text/idlist.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,15 +49,6 @@ static const hh_command command = {
     .min_words = 1,
     .max_words = 2};
 
-static hh_code read_stdin(hh_buf *out, hh_error *err) {
-    char block[1 << 16];
-    size_t n;
-    hh_buf_add(out, "", 0);
-    while ((n = fread(block, 1, sizeof block, stdin)) > 0) hh_buf_add(out, block, n);
-    if (ferror(stdin)) return hh_fail(err, HH_EIO, "standard input: %s", strerror(errno));
-    return HH_OK;
-}
-
 static void print_text_json(const hh_buf *text) {
     json_t *s = json_stringn(text->data, text->len);
     if (s) {
@@ -77,7 +67,7 @@ static hh_code read_ids(hh_ids *out, int64_t vocab, hh_error *err) {
     const bool direct = strcmp(decode, "-") != 0;
     hh_buf text = {0};
     if (direct || file) return hh_ids_read(out, "--decode", direct ? decode : file, vocab, err);
-    hh_code code = read_stdin(&text, err);
+    hh_code code = hh_cli_read_stdin(&text, err);
     if (code == HH_OK) code = hh_ids_parse(out, "standard input", text.data, text.len, vocab, err);
     hh_buf_release(&text);
     return code;
@@ -107,7 +97,7 @@ static hh_code run_encode(const hh_tokenizer *t, const char *word, hh_error *err
     if (word)
         hh_buf_puts(&text, word);
     else
-        code = file ? hh_file_read(file, (size_t)1 << 32, &text, err) : read_stdin(&text, err);
+        code = file ? hh_file_read(file, (size_t)1 << 32, &text, err) : hh_cli_read_stdin(&text, err);
     int flags = (special ? HH_ENCODE_SPECIAL : 0) | (bos ? HH_ENCODE_BOS_EOS : 0);
     if (code == HH_OK) code = hh_tokenizer_encode(t, text.data, text.len, flags, &ids, err);
     if (code == HH_OK) {

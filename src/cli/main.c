@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct verb {
     const char *name;
@@ -124,7 +125,12 @@ static int fail_verb(const char *name) {
         const int d = hh_word_distance(name, verbs[i].name);
         if (d < nearest && 2 * (size_t)d < strlen(name)) nearest = d, best = verbs[i].name;
     }
-    if (best)
+    if (!strcmp(name, "nano") || access(name, F_OK) == 0)
+        fprintf(stderr,
+                "hydrahead: '%s' stands where a verb should; for a model: hydrahead run %s; `hydrahead help` lists "
+                "all verbs\n",
+                name, name);
+    else if (best)
         fprintf(stderr, "hydrahead: there is no verb '%s'; did you mean %s? `hydrahead help` lists all\n", name, best);
     else
         fprintf(stderr, "hydrahead: there is no verb '%s'; `hydrahead help` lists them\n", name);

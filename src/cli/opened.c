@@ -3,7 +3,9 @@
 
 #include "base/filemap.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -38,6 +40,17 @@ int64_t hh_cli_end_ids(const hh_cli_opened *o, int32_t out[HH_CLI_MAX_END_IDS]) 
     for (int32_t i = 0; i < o->m->config.n_end_ids; i++) out[n++] = o->m->config.end_ids[i];
     for (int64_t i = 0; i < more && n < HH_CLI_MAX_END_IDS; i++) out[n++] = ids[i];
     return n;
+}
+
+hh_code hh_cli_read_stdin(hh_buf *out, hh_error *err) {
+    char block[1 << 14];
+    size_t n;
+    if (isatty(STDIN_FILENO)) fputs("hydrahead: the text is read from standard input; Ctrl-D ends it\n", stderr);
+    do {
+        n = fread(block, 1, sizeof block, stdin);
+        hh_buf_add(out, block, n);
+    } while (n == sizeof block); /* a terminal's end is said once */
+    return ferror(stdin) ? hh_fail(err, HH_EIO, "standard input: %s", strerror(errno)) : HH_OK;
 }
 
 size_t hh_cli_resident_bytes(void) {

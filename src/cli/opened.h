@@ -28,6 +28,9 @@ hh_code hh_cli_check_out(const char *model, const char *out_dir, bool force, hh_
 #define HH_CLI_MAX_END_IDS 64
 int64_t hh_cli_end_ids(const hh_cli_opened *o, int32_t out[HH_CLI_MAX_END_IDS]);
 
+/* All of standard input, added to out. Who sits at a terminal is told that it is waited for. */
+hh_code hh_cli_read_stdin(hh_buf *out, hh_error *err);
+
 /* Resident memory of this process now, and at its peak, in bytes; 0 where the system does not say. */
 size_t hh_cli_resident_bytes(void);
 size_t hh_cli_machine_bytes(void); /* of memory that the machine has; 0: not known */

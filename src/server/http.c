@@ -333,7 +333,7 @@ static unsigned most_connections(void) {
 
 static hh_code listen_at(hh_http *h, int *port, hh_error *err) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)h->o->port)};
-    const char *host = h->o->host ? h->o->host : "127.0.0.1";
+    const char *host = h->o->host && strcmp(h->o->host, "localhost") ? h->o->host : "127.0.0.1";
     if (inet_pton(AF_INET, host, &at.sin_addr) != 1)
         return hh_fail(err, HH_EINVAL, "--host %s is not an address such as 127.0.0.1 or 0.0.0.0", host);
     const unsigned seconds = h->o->request_seconds < 1 ? 1 : (unsigned)h->o->request_seconds;

@@ -1,10 +1,13 @@
 /* The program as scripts see it: exit codes, what goes to which stream, help and man pages of every verb. */
 #include "support/support.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static hh_buf out, errors;
 
@@ -283,6 +286,27 @@ static void test_refusals_leave_nothing(void **state) {
     assert_int_equal(run("hydrahead run nano hi --system x"), 2);
 }
 
+/* Who gives no text at a terminal is told that one is waited for, and ends it once. */
+static void test_a_text_may_be_typed(void **state) {
+    (void)state;
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0 || grantpt(terminal) || unlockpt(terminal)) {
+        puts("no terminal can be opened here");
+        skip();
+    }
+    char *name = hh_strdup(ptsname(terminal)), *line = hh_sprintf("hydrahead tokenize nano <%s", name);
+    const int typed = open(name, O_RDWR | O_NOCTTY);
+    assert_true(typed >= 0);
+    assert_int_equal(write(terminal, "Once upon\n\4", 11), 11);
+    assert_int_equal(run(line), 0);
+    assert_non_null(strstr(errors.data, "Ctrl-D"));
+    assert_true(out.len > 3);
+    close(typed);
+    close(terminal);
+    hh_free(name);
+    hh_free(line);
+}
+
 /* What a user's own pairs say, and which of them say nothing of this model. */
 static void test_pairs_of_ones_own(void **state) {
     (void)state;
@@ -321,6 +345,8 @@ static void test_refusals_help(void **state) {
     } all[] = {
         {"hydrahead prob nano", 2, "did you mean probe?"},
         {"hydrahead quux nano", 2, "`hydrahead help` lists them"},
+        {"hydrahead nano", 2, "hydrahead run nano"},
+        {"hydrahead models/nano hello", 2, "hydrahead run models/nano"},
         {"hydrahead run some/model hello", 1, "some/model: there is no such file or directory; a model is"},
         {"hydrahead run nano Once upon a time", 2, "stands in quotes"},
         {"hydrahead run nano hello --max-tokens 5", 2, "did you mean --max-new?"},
@@ -402,6 +428,7 @@ int main(void) {
         cmocka_unit_test(test_transfer_hands_options_on),
         cmocka_unit_test(test_students_learn_side_by_side),
         cmocka_unit_test(test_refusals_leave_nothing),
+        cmocka_unit_test(test_a_text_may_be_typed),
         cmocka_unit_test(test_pairs_of_ones_own),
         cmocka_unit_test(test_refusals_help),
         cmocka_unit_test(test_trace),
