@@ -337,13 +337,17 @@ static hh_code listen_at(hh_http *h, int *port, hh_error *err) {
     if (inet_pton(AF_INET, host, &at.sin_addr) != 1)
         return hh_fail(err, HH_EINVAL, "--host %s is not an address such as 127.0.0.1 or 0.0.0.0", host);
     const unsigned seconds = h->o->request_seconds < 1 ? 1 : (unsigned)h->o->request_seconds;
+    /* Without MHD_OPTION_LISTENING_ADDRESS_REUSE: on Linux that is SO_REUSEPORT, with which a second server would take
+     * half of the connections of the first. A port whose last server has just ended is free all the same. */
+    errno = 0;
     h->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME,
                                  (uint16_t)h->o->port, NULL, NULL, handle, h, MHD_OPTION_SOCK_ADDR, &at,
                                  MHD_OPTION_NOTIFY_COMPLETED, completed, h, MHD_OPTION_NOTIFY_CONNECTION, connected, h,
                                  MHD_OPTION_CONNECTION_LIMIT, most_connections(), MHD_OPTION_CONNECTION_TIMEOUT,
-                                 seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-                                 MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
-    if (!h->daemon) return hh_fail(err, HH_EIO, "cannot listen at %s, port %d: %s", host, h->o->port, strerror(errno));
+                                 seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+    if (!h->daemon)
+        return hh_fail(err, HH_EIO, "cannot listen at %s, port %d: %s; --port 0 takes one that is free", host,
+                       h->o->port, errno ? strerror(errno) : "the system refuses it");
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
     *port = info ? info->port : h->o->port;
     return HH_OK;

@@ -327,6 +327,30 @@ static void keys_open_the_api(void **state) {
     assert_int_equal(stop_server(locked), 0);
 }
 
+/* A second server at a port would take half of the first one's connections. The port is free again when the first ends. */
+static void a_port_is_served_once(void **state) {
+    (void)state;
+    hh_buf out = {0}, errors = {0};
+    char *line = hh_sprintf("timeout 60 hydrahead serve nano --port %d", s.port);
+    assert_int_equal(run_line(line, 60, &out, &errors), 1);
+    char *port = hh_sprintf("port %d", s.port);
+    if (!strstr(errors.data, port) || !strstr(errors.data, "in use") || !strstr(errors.data, "--port 0"))
+        fail_msg("said: %s", errors.data);
+    const server first = start_server((const char *const[]){"--ctx", "64", NULL});
+    reply r = ask(first, "/health", NULL, NULL); /* a connection whose end the system remembers for a while */
+    release_reply(&r);
+    assert_int_equal(stop_server(first), 0);
+    char *again = hh_sprintf("%d", first.port);
+    const server second = start_server((const char *const[]){"--ctx", "64", "--port", again, NULL});
+    assert_int_equal(second.port, first.port);
+    assert_int_equal(stop_server(second), 0);
+    hh_buf_release(&out);
+    hh_buf_release(&errors);
+    hh_free(line);
+    hh_free(port);
+    hh_free(again);
+}
+
 static void a_restart_keeps_what_was_read(void **state) {
     (void)state;
     const char *const words[] = {"-t", "1", "--ctx", "512", "--cache-dir", temp_path("cache"), NULL};
@@ -359,6 +383,7 @@ int main(void) {
         cmocka_unit_test(errors_are_openais),
         cmocka_unit_test(bad_clients_disturb_nobody),
         cmocka_unit_test(keys_open_the_api),
+        cmocka_unit_test(a_port_is_served_once),
         cmocka_unit_test(a_restart_keeps_what_was_read),
     };
     return cmocka_run_group_tests_name("server", tests, start, stop);
