@@ -15,6 +15,7 @@ try:
             page = browser.new_page(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
             faults, foreign = [], []
             page.on("pageerror", lambda e: faults.append(str(e)))
+            page.on("console", lambda m: m.type == "error" and faults.append(m.text))
             page.on("request", lambda r: r.url.startswith(address) or foreign.append(r.url))
             page.goto(address)
             page.evaluate("localStorage.setItem('hydrahead.temperature', '0')")
@@ -46,6 +47,28 @@ try:
 
             page.keyboard.press("Alt+n")
             expect(page.locator("article")).to_have_count(0)
+
+            page.keyboard.type("Write a very long story about a cat.")  # a new conversation in the middle of an answer
+            page.keyboard.press("Enter")
+            expect(page.locator("article.assistant .text")).not_to_be_empty(timeout=60000)
+            page.get_by_text("New").click()
+            expect(page.locator("#send")).to_be_visible()
+            expect(page.locator("article")).to_have_count(0)
+
+            page.get_by_text("Settings").click()
+            page.get_by_label("Longest answer").fill("5")
+            page.get_by_text("Done").click()
+            page.keyboard.type("Tell me of rivers.")
+            page.keyboard.press("Enter")
+            expect(page.locator("article.assistant")).to_contain_text("5 tokens", timeout=60000)
+            expect(page.locator("article.assistant")).to_contain_text("cut off")
+            assert page.get_by_text("Regenerate").bounding_box()["height"] < 30  # a word stays in one piece on a phone
+            page.evaluate("""Object.defineProperty(navigator, 'clipboard', {value: undefined}); window.copied = '';
+                document.execCommand = what => { window.copied = what + ' ' + document.activeElement.value; }""")
+            page.get_by_text("Copy").click()  # as from another machine over plain HTTP
+            said = page.locator("article.assistant .text").inner_text()
+            assert page.evaluate("window.copied") == "copy " + said, (said, page.evaluate("window.copied"))
+            expect(page.locator("article")).to_have_count(2)
             wide = page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             assert wide and not faults and not foreign, (wide, faults, foreign)
             page.close()
