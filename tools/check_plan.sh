@@ -1,7 +1,7 @@
 #!/bin/sh
 # check_plan.sh [MODEL ...]: `hydrahead plan` beside the peak of resident memory that the system measured: a prompt that fills CTX (8192) tokens and
-# 32 decoded ones, by `run` and by `serve` (one slot, nothing kept of earlier prompts), and two training steps of 2 x 512 tokens. Prints both in MiB and the
-# ratio; exit 1 when one is off by more than 5 %. Needs GNU time (/usr/bin/time) and curl. TRAIN=0 leaves training out; THREADS (2).
+# 32 decoded ones, by `run` and by `serve` (one slot, nothing kept of earlier prompts), and two training steps of 2 x 512 tokens
+# (with TEACHER=MODEL one of align and one of distill, too). Prints both in MiB and the ratio; exit 1 when one is off by more than 5 %. Needs GNU time (/usr/bin/time) and curl. TRAIN=0 leaves training out; THREADS (2).
 h=${HYDRAHEAD:-build/hydrahead}
 threads=${THREADS:-2}
 ctx=${CTX:-8192}
@@ -57,5 +57,12 @@ for model in "$@"; do
         --save-every 0 --threads "$threads" -q --out "$tmp/trained" >"$tmp/out" || exit 1
     compare "$model: train, 2 x 512 tokens" "$(field "$tmp/plan")" "$(tail -n 1 "$tmp/peak")"
     rm -rf "$tmp/trained"
+    for stage in ${TEACHER:+align distill}; do
+        "$h" plan "$model" --train --stage $stage --teacher "$TEACHER" --ctx 512 --batch 2 --threads "$threads" --json >"$tmp/plan" || exit 1
+        /usr/bin/time -f %M -o "$tmp/peak" "$h" train "$model" --stage $stage --teacher "$TEACHER" --data "$tmp/text" --length 512 --batch 2 --micro-tokens 1024 \
+            --steps 1 --save-every 0 --threads "$threads" -q --out "$tmp/trained" >"$tmp/out" || exit 1
+        compare "$model: $stage, 2 x 512 tokens" "$(field "$tmp/plan")" "$(tail -n 1 "$tmp/peak")"
+        rm -rf "$tmp/trained"
+    done
 done
 exit $bad

@@ -139,7 +139,8 @@ static void plan_training(table *t, const hh_config *c, const hh_backend *be, co
     add(t, "moments", "moments of AdamW", (double)s.moments);
     const double largest = (double)(c->vocab > c->ffn ? c->vocab : c->ffn) * (double)c->width * sizeof(float);
     if (be->host_memory) add(t, "saving", "the largest weight, for saving", largest);
-    add(t, "activations", "activations of all layers", (double)s.activations);
+    add(t, "activations", o.stage->mixers_only ? "activations of one layer" : "activations of all layers",
+        (double)s.activations);
     if (!from->config) return;
     add(t, "teacher_weights", "teacher's weights in memory of their own", (double)from->arena);
     add(t, "teacher_mapped", "teacher's weights used from the file", (double)from->mapped);
@@ -162,7 +163,8 @@ static void plan_rest(table *t, const hh_config *c, hh_backend *be) {
     const double tile = (tiles < most ? tiles : most) + 2.0 * (double)(LOSS_ROWS * c->width) * sizeof(float);
     add(t, "work", "what work adds to the program", (double)WORK_BYTES);
     if (train || bf16) add(t, "kernels", "kernels made for the products' shapes", (double)KERNEL_BYTES);
-    add(t, "scratch", "scratch of the operations", (double)be->n_threads * (double)THREAD_BYTES + (train ? tile : 0));
+    add(t, "scratch", "scratch of the operations",
+        (double)be->n_threads * (double)THREAD_BYTES + (train && !chosen_stage()->mixers_only ? tile : 0));
 }
 
 static double total_of(const table *t) {

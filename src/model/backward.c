@@ -192,7 +192,7 @@ void hh_backward(hh_run *r, const hh_batch *b, hh_tensor dfinal, hh_gradients *g
 void hh_backward_attention(hh_run *r, const hh_batch *b, int64_t layer, hh_tensor x, hh_tensor dout, hh_gradients *g,
                            hh_tensor dx) {
     static const hh_tap nobody;
-    HH_ASSERT(r->mode == HH_RUN_TRAINING && !b->cache);
+    HH_ASSERT(r->mode != HH_RUN_INFERENCE && !b->cache);
     hh_run_begin(r, b);
     const hh_act a = hh_act_rows(&r->act[layer], b->n_tokens);
     const int64_t outer = r->be->layer;

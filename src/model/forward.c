@@ -277,7 +277,7 @@ void hh_forward_mlp(hh_run *r, int64_t layer, hh_tensor x) {
     hh_backend *be = r->be;
     const hh_config *c = &r->m->config;
     const hh_layer *l = &r->m->w.layer[layer];
-    bool training = r->mode == HH_RUN_TRAINING; /* whose saved activations are left alone */
+    bool training = r->mode != HH_RUN_INFERENCE; /* whose saved activations are left alone */
     for (int64_t lo = 0; lo < x.dim[0]; lo += r->max_tokens) {
         int64_t n = x.dim[0] - lo < r->max_tokens ? x.dim[0] - lo : r->max_tokens;
         hh_tensor rows = hh_tensor_rows(x, lo, lo + n), norm = hh_tensor_rows(r->norm, 0, n);

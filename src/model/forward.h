@@ -38,14 +38,20 @@ typedef struct hh_run hh_run;
 typedef enum hh_run_mode {
     HH_RUN_INFERENCE, /* activations of one layer are reused by the next */
     HH_RUN_TRAINING,  /* all layers kept, for hh_backward */
-} hh_run_mode;
+    HH_RUN_ATTENTION, /* one layer's kept and reused by the next, for hh_backward_attention right behind the forward */
+} hh_run_mode;        /* log-scale: inference always applies it; else it follows config.log_scale_in_training */
 
-/* Bytes that hh_run_new would reserve on a backend whose activations are of this type. */
+/* Bytes that hh_run_new would reserve on a backend whose activations are of this type; of them, the activations. */
 size_t hh_run_bytes(const hh_config *c, hh_dtype activation, int64_t max_tokens, int64_t max_spans, hh_run_mode mode);
+size_t hh_run_activation_bytes(const hh_config *c, hh_dtype activation, int64_t max_tokens, int64_t max_spans,
+                               hh_run_mode mode);
 hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t max_spans, hh_run_mode mode,
                    hh_error *err);
+/* The same with its activations in `activations`, an arena of the caller's of at least hh_run_activation_bytes that
+ * outlives the run. Runs may share it; each one's activations are valid until another of them begins a batch. */
+hh_code hh_run_new_in(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t max_spans, hh_run_mode mode,
+                      hh_arena *activations, hh_error *err);
 void hh_run_free(hh_run *r);
-/* log-scale: inference always applies it; in a TRAINING run it follows config.log_scale_in_training. */
 /* The next batch's rotary table is made anew: what is recorded must not depend on the batch before. */
 void hh_run_forget_table(hh_run *r);
 void hh_run_set_tap(hh_run *r, hh_tap tap);

@@ -222,7 +222,6 @@ hh_code hh_gradients_new(hh_gradients **out, const hh_model *m, hh_error *err) {
     hh_code code = m->be->arena_init(m->be, &g->arena, "step", count.used, err);
     if (code == HH_OK) {
         g->flat = hh_place_flat(&g->arena, param, m->n_params);
-        m->be->ops->fill(m->be, g->flat, 0);
         hh_weights_merge(&m->config, &g->w);
     }
     hh_free(param);

@@ -55,7 +55,8 @@ typedef struct hh_gradients {
     hh_tensor flat;
     hh_arena arena;
 } hh_gradients;
-hh_code hh_gradients_new(hh_gradients **out, const hh_model *m, hh_error *err); /* zeroed */
+/* Not zeroed: what a backward is to add to is cleared first. What no stage trains is never touched, and takes no memory of the CPU's. */
+hh_code hh_gradients_new(hh_gradients **out, const hh_model *m, hh_error *err);
 void hh_gradients_free(hh_gradients *g, hh_backend *be);
 
 /* What a session keeps of one sequence: KV of the kept heads, GDN states, convolution tails, at one exact position. */

@@ -37,6 +37,7 @@ typedef struct placing {
     hh_dtype type; /* of activations */
     int64_t n;     /* tokens */
     bool keep;     /* for a backward */
+    bool mlp;      /* which runs of attention alone do not reach */
 } placing;
 
 static hh_tensor matrix(const placing *p, int64_t columns) {
@@ -116,6 +117,7 @@ static void place_layer(const placing *p, const hh_layer *l, hh_act *a, hh_tenso
     if (fused) a->head_rstd = real_matrix(p, c->n_heads);
     if (!l->dense && c->fusion == HH_FUSION_GATE) a->head_weight = real_matrix(p, c->n_heads);
     a->heads = fused && p->keep ? heads(p, c->n_heads) : a->mixed;
+    if (!p->mlp) return;
     a->gate_up = matrix(p, 2 * c->ffn);
     a->h = p->keep ? work_h : hh_tensor_columns(a->gate_up, 0, c->ffn);
 }
@@ -130,8 +132,11 @@ static void place_backward(hh_run *r, const placing *p, const hh_layer *layer) {
     r->d_norm = matrix(p, c->width);
     r->d_wide = aligned_matrix(p, widest);
     for (int i = 0; i < 2; i++) r->d_heads[i] = heads(p, c->n_heads);
-    r->d_gate_up = matrix(p, 2 * c->ffn);
-    r->d_h = matrix(p, c->ffn);
+    if (p->mlp) {
+        r->work_h = matrix(p, c->ffn);
+        r->d_gate_up = matrix(p, 2 * c->ffn);
+        r->d_h = matrix(p, c->ffn);
+    }
     for (int i = 0; i < 3 && c->hybrid && c->gdn_conv; i++) r->d_conv[i] = matrix(p, n_gdn * c->head_dim);
     if (n_gdn) {
         r->d_g = real_matrix(p, n_gdn);
@@ -142,27 +147,35 @@ static void place_backward(hh_run *r, const placing *p, const hh_layer *layer) {
     if (c->hybrid && c->fusion == HH_FUSION_GATE) r->d_weight = real_matrix(p, c->n_heads);
 }
 
-/* Everything of a run, counted or placed; `layer` are described layers. */
-static void place(hh_run *r, const hh_config *c, hh_dtype activation, const hh_layer *layer, hh_arena *a) {
-    const placing p = {.c = c, .a = a, .type = activation, .n = r->max_tokens, .keep = r->mode == HH_RUN_TRAINING};
+/* What stays from batch to batch, counted or placed. */
+static void place_tables(hh_run *r, const hh_config *c, hh_arena *a) {
+    const placing p = {.c = c, .a = a, .n = r->max_tokens};
+    r->cos = real_matrix(&p, c->head_dim / 2);
+    r->sin = real_matrix(&p, c->head_dim / 2);
+}
+
+/* The rest; `layer` are described layers. */
+static void place_activations(hh_run *r, const hh_config *c, hh_dtype activation, const hh_layer *layer, hh_arena *a) {
+    const placing p = {.c = c,
+                       .a = a,
+                       .type = activation,
+                       .n = r->max_tokens,
+                       .keep = r->mode != HH_RUN_INFERENCE,
+                       .mlp = r->mode != HH_RUN_ATTENTION};
+    const bool reuse = r->mode != HH_RUN_TRAINING; /* a layer's place by the next */
     r->last = matrix(&p, c->width);
     r->final = matrix(&p, c->width);
     r->norm = matrix(&p, c->width);
     r->final_rstd = kept_vector(&p);
-    r->cos = real_matrix(&p, c->head_dim / 2);
-    r->sin = real_matrix(&p, c->head_dim / 2);
-    if (p.keep) {
-        r->work_h = matrix(&p, c->ffn);
-        place_backward(r, &p, layer);
-    }
-    hh_tensor mid = p.keep ? HH_NONE : matrix(&p, c->width);
+    if (p.keep) place_backward(r, &p, layer);
+    hh_tensor mid = reuse ? matrix(&p, c->width) : HH_NONE;
     size_t shared = a->used, most = a->used;
     for (int64_t i = 0; i < c->n_layers; i++) {
         hh_act *act = &r->act[i];
         *act = (hh_act){0};
-        if (!p.keep) hh_arena_reset(a, shared);
-        act->x = p.keep ? matrix(&p, c->width) : r->last;
-        act->mid = p.keep ? matrix(&p, c->width) : mid;
+        if (reuse) hh_arena_reset(a, shared);
+        act->x = reuse ? r->last : matrix(&p, c->width);
+        act->mid = reuse ? mid : matrix(&p, c->width);
         place_layer(&p, &layer[i], act, r->work_h);
         if (p.keep && layer[i].n_gdn) { /* every span may end in a chunk of its own */
             int64_t chunks = r->max_tokens / HH_GDN_CHUNK + r->max_spans;
@@ -178,22 +191,57 @@ static void make_lists(hh_run *r, int64_t n_layers) {
     r->saved = hh_alloc((size_t)n_layers * sizeof *r->saved);
 }
 
-size_t hh_run_bytes(const hh_config *c, hh_dtype activation, int64_t max_tokens, int64_t max_spans, hh_run_mode mode) {
+size_t hh_run_activation_bytes(const hh_config *c, hh_dtype activation, int64_t max_tokens, int64_t max_spans,
+                               hh_run_mode mode) {
     hh_run r = {.mode = mode, .max_tokens = max_tokens, .max_spans = max_spans};
     make_lists(&r, c->n_layers);
     hh_layer *layer = hh_alloc((size_t)c->n_layers * sizeof *layer);
     for (int64_t i = 0; i < c->n_layers; i++) hh_layer_describe(c, i, &layer[i]);
     hh_arena count;
     hh_arena_init_counting(&count, "run");
-    place(&r, c, activation, layer, &count);
+    place_activations(&r, c, activation, layer, &count);
     hh_free(layer);
     hh_free(r.act);
     hh_free(r.saved);
     return count.used;
 }
 
+static size_t table_bytes(const hh_config *c, int64_t max_tokens) {
+    hh_run r = {.max_tokens = max_tokens};
+    hh_arena count;
+    hh_arena_init_counting(&count, "run");
+    place_tables(&r, c, &count);
+    return count.used;
+}
+
+size_t hh_run_bytes(const hh_config *c, hh_dtype activation, int64_t max_tokens, int64_t max_spans, hh_run_mode mode) {
+    return table_bytes(c, max_tokens) + hh_run_activation_bytes(c, activation, max_tokens, max_spans, mode);
+}
+
 hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t max_spans, hh_run_mode mode,
                    hh_error *err) {
+    return hh_run_new_in(out, m, max_tokens, max_spans, mode, NULL, err);
+}
+
+static hh_code place(hh_run *r, hh_arena *activations, hh_error *err) {
+    const hh_config *c = &r->m->config;
+    const hh_dtype type = r->be->activation;
+    HH_TRY(r->be->arena_init(r->be, &r->tables, "run", table_bytes(c, r->max_tokens), err));
+    place_tables(r, c, &r->tables);
+    size_t bytes = hh_run_activation_bytes(c, type, r->max_tokens, r->max_spans, r->mode);
+    if (activations) {
+        HH_ASSERT(activations->size >= bytes);
+        hh_arena_reset(activations, 0);
+    } else {
+        activations = &r->activations;
+        HH_TRY(r->be->arena_init(r->be, activations, r->mode == HH_RUN_INFERENCE ? "run" : "step", bytes, err));
+    }
+    place_activations(r, c, type, r->m->w.layer, activations);
+    return HH_OK;
+}
+
+hh_code hh_run_new_in(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t max_spans, hh_run_mode mode,
+                      hh_arena *activations, hh_error *err) {
     HH_ASSERT(max_tokens > 0 && max_spans > 0);
     *out = NULL;
     hh_run *r = hh_alloc(sizeof *r);
@@ -211,21 +259,19 @@ hh_code hh_run_new(hh_run **out, const hh_model *m, int64_t max_tokens, int64_t 
     r->last_row = hh_alloc((size_t)max_spans * sizeof *r->last_row);
     r->state = hh_alloc((size_t)max_spans * sizeof *r->state);
     for (int i = 0; i < 3; i++) r->tail[i] = hh_alloc((size_t)max_spans * sizeof *r->tail[i]);
-    hh_code code = m->be->arena_init(m->be, &r->arena, mode == HH_RUN_TRAINING ? "step" : "run",
-                                     hh_run_bytes(&m->config, m->be->activation, max_tokens, max_spans, mode), err);
-    if (code != HH_OK) {
+    hh_code code = place(r, activations, err);
+    if (code == HH_OK)
+        *out = r;
+    else
         hh_run_free(r);
-        return code;
-    }
-    place(r, &m->config, m->be->activation, m->w.layer, &r->arena);
-    *out = r;
-    return HH_OK;
+    return code;
 }
 
 void hh_run_free(hh_run *r) {
     if (!r) return;
     hh_backend_record_drop(r->be, r);
-    if (r->arena.base) r->be->arena_release(r->be, &r->arena);
+    if (r->tables.base) r->be->arena_release(r->be, &r->tables);
+    if (r->activations.base) r->be->arena_release(r->be, &r->activations);
     hh_free(r->act);
     hh_free(r->saved);
     hh_free(r->table_span);

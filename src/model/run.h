@@ -5,7 +5,8 @@
 #include "model/forward.h"
 
 /* What one layer leaves behind, for T tokens. In an inference run the stages of a value share memory (a norm works in
- * place) and all layers share one block; in a training run every stage that a backward asks for has a place of its own.
+ * place) and all layers share one block; for a backward every stage that it asks for has a place of its own, and in a
+ * training run every layer.
  * Only tensors here: hh_act_rows walks them as an array. */
 typedef struct hh_act {
     hh_tensor x, mid;           /* [T, C] stream before the block; between attention and MLP */
@@ -48,8 +49,8 @@ struct hh_run {
     hh_tensor d_norm, d_wide, d_heads[2], d_gate_up, d_h, work_h, d_conv[3], d_g, d_beta, d_weight;
     hh_tensor unwanted_gate[2], unwanted_conv; /* [n_gdn], [n_gdn * D, 4]: weight gradients that nobody asked for */
     bool check_nan;
-    hh_error fault; /* the first non-finite value that HYDRAHEAD_CHECK=nan saw */
-    hh_arena arena;
+    hh_error fault;               /* the first non-finite value that HYDRAHEAD_CHECK=nan saw */
+    hh_arena tables, activations; /* without base: the caller's */
 };
 
 /* Rows [0, n) of everything in a. */

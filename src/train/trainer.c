@@ -122,13 +122,27 @@ static void cut_ranges(hh_student *s, const hh_comm *c) {
     }
 }
 
+static hh_run_mode run_mode(const hh_stage *stage) {
+    return stage->mixers_only ? HH_RUN_ATTENTION : HH_RUN_TRAINING;
+}
+
+/* Students work one after another: one arena for what a forward leaves to its backward. */
+static hh_code init_activations(hh_trainer *t, hh_model *const *student, int64_t max_spans, hh_error *err) {
+    size_t most = 0;
+    for (int64_t i = 0; i < t->n_students; i++) {
+        size_t bytes = hh_run_activation_bytes(&student[i]->config, t->be->activation, t->o.data.micro_tokens,
+                                               max_spans, run_mode(t->o.stage));
+        if (bytes > most) most = bytes;
+    }
+    return t->be->arena_init(t->be, &t->activations, "step", most, err);
+}
+
 static hh_code init_student(hh_student *s, hh_trainer *t, hh_model *model, int64_t max_spans, hh_error *err) {
     const hh_trainer_options *o = &t->o;
     *s = (hh_student){.model = model};
-    HH_TRY(check_student(o, t->teacher, model, err));
     find_ranges(s, o->stage->mixers_only);
     cut_ranges(s, t->comm);
-    HH_TRY(hh_run_new(&s->run, model, o->data.micro_tokens, max_spans, HH_RUN_TRAINING, err));
+    HH_TRY(hh_run_new_in(&s->run, model, o->data.micro_tokens, max_spans, run_mode(o->stage), &t->activations, err));
     HH_TRY(hh_gradients_new(&s->gradients, model, err));
     size_t bytes = 2 * ((size_t)s->n_own * sizeof(hh_real) + HH_ARENA_ALIGN);
     HH_TRY(t->be->arena_init(t->be, &s->arena, "moments", bytes, err));
@@ -178,7 +192,7 @@ hh_trainer_sizes hh_trainer_measure(const hh_trainer_options *o, const hh_backen
     const size_t trained = count_trained(student, o->stage->mixers_only) * sizeof(hh_real);
     return (hh_trainer_sizes){.gradients = be->host_memory ? trained : count_trained(student, false) * sizeof(hh_real),
                               .moments = 2 * trained,
-                              .activations = hh_run_bytes(student, be->activation, n, spans, HH_RUN_TRAINING) +
+                              .activations = hh_run_bytes(student, be->activation, n, spans, run_mode(o->stage)) +
                                              count_buffers(&t, student->width, be->activation),
                               .teacher =
                                   teacher ? hh_run_bytes(teacher, be->activation, n, spans, HH_RUN_INFERENCE) : 0};
@@ -201,8 +215,10 @@ static hh_code init_trainer(hh_trainer *t, hh_model *const *student, hh_error *e
         if (student[i]->config.width != student[0]->config.width ||
             student[i]->config.vocab != student[0]->config.vocab)
             return hh_fail(err, HH_EINVAL, "students that train together must have one width and one vocabulary");
-        HH_TRY(init_student(&t->student[i], t, student[i], max_spans, err));
+        HH_TRY(check_student(&t->o, t->teacher, student[i], err));
     }
+    HH_TRY(init_activations(t, student, max_spans, err));
+    for (int64_t i = 0; i < t->n_students; i++) HH_TRY(init_student(&t->student[i], t, student[i], max_spans, err));
     if (t->teacher) HH_TRY(hh_run_new(&t->teacher_run, t->teacher, d->micro_tokens, max_spans, HH_RUN_INFERENCE, err));
     const int64_t width = student[0]->config.width;
     HH_TRY(t->be->arena_init(t->be, &t->arena, "step", count_buffers(t, width, t->be->activation), err));
@@ -243,6 +259,7 @@ void hh_trainer_free(hh_trainer *t) {
     hh_free(t->span);
     hh_free(t->host);
     if (t->arena.base) t->be->arena_release(t->be, &t->arena);
+    if (t->activations.base) t->be->arena_release(t->be, &t->activations);
     hh_free(t);
 }
 

@@ -76,7 +76,7 @@ struct hh_trainer {
     uint64_t met[8];           /* shapes of the latest micro-batches: those that come again are recorded */
     int64_t n_met;
     bool recorded; /* one of them has been */
-    hh_arena arena;
+    hh_arena arena, activations;
 };
 
 /* What one step did. */

@@ -19,7 +19,7 @@ typedef struct subject {
     hh_tensor a, b, c, d; /* [T, C] work */
 } subject;
 
-static subject *subject_open(const char *name) {
+static subject *subject_open(const char *name, hh_run_mode mode) {
     hh_error err = {0};
     int64_t n;
     subject *s = hh_alloc(sizeof *s);
@@ -28,7 +28,7 @@ static subject *subject_open(const char *name) {
     s->span[0] = (hh_span){.lo = 0, .hi = 66};
     s->span[1] = (hh_span){.lo = 66, .hi = TOKENS};
     s->batch = (hh_batch){.n_tokens = TOKENS, .n_spans = 2, .ids = s->ids, .span = s->span};
-    assert_ok(hh_run_new(&s->run, s->m, TOKENS, 2, HH_RUN_TRAINING, &err));
+    assert_ok(hh_run_new(&s->run, s->m, TOKENS, 2, mode, &err));
     assert_ok(hh_arena_init(&s->arena, "test", 1 << 20, &err));
     hh_tensor *t[] = {&s->a, &s->b, &s->c, &s->d};
     for (int i = 0; i < 4; i++) *t[i] = hh_tensor_place_2d(&s->arena, HH_DTYPE_REAL, TOKENS, s->m->config.width);
@@ -85,6 +85,7 @@ static void check_attention(subject *s, int64_t layer) {
     hh_error err = {0};
     hh_gradients *g;
     assert_ok(hh_gradients_new(&g, s->m, &err));
+    s->m->be->ops->fill(s->m->be, g->flat, 0);
     attention_case k = {s, layer};
     fill(s->a, "stream");
     fill(s->c, "direction");
@@ -113,9 +114,11 @@ static void check_attention(subject *s, int64_t layer) {
 static void test_attention_alone_and_its_gradients(void **state) {
     (void)state;
     for (int i = 0; i < N_MODELS; i++) {
-        subject *s = subject_open(models[i]);
-        for (int64_t l = 0; l < s->m->config.n_layers; l++) check_attention(s, l);
-        subject_close(s);
+        for (int mode = HH_RUN_TRAINING; mode <= HH_RUN_ATTENTION; mode++) {
+            subject *s = subject_open(models[i], (hh_run_mode)mode);
+            for (int64_t l = 0; l < s->m->config.n_layers; l++) check_attention(s, l);
+            subject_close(s);
+        }
     }
 }
 
@@ -124,7 +127,7 @@ static void test_parts_make_the_whole(void **state) {
     (void)state;
     hh_error err = {0};
     for (int i = 0; i < N_MODELS; i++) {
-        subject *s = subject_open(models[i]);
+        subject *s = subject_open(models[i], HH_RUN_TRAINING);
         hh_tensor final;
         be->ops->embedding_fwd(be, s->a, s->m->w.embedding, s->ids);
         for (int64_t l = 0; l < s->m->config.n_layers; l++) {
@@ -194,7 +197,7 @@ static double frozen_value(void *context) {
 static void test_detached_backward_is_the_frozen_forward(void **state) {
     (void)state;
     for (int i = 0; i < N_MODELS; i++) {
-        subject *s = subject_open(models[i]);
+        subject *s = subject_open(models[i], HH_RUN_TRAINING);
         observer o = {0};
         frozen_case k = {s, &o};
         fill(s->c, "direction");
@@ -227,10 +230,11 @@ static void test_backward_without_weight_gradients(void **state) {
     (void)state;
     hh_error err = {0};
     for (int i = 0; i < N_MODELS; i++) {
-        subject *s = subject_open(models[i]);
+        subject *s = subject_open(models[i], HH_RUN_TRAINING);
         hh_gradients *g;
         hh_tensor final;
         assert_ok(hh_gradients_new(&g, s->m, &err));
+        s->m->be->ops->fill(s->m->be, g->flat, 0);
         assert_ok(hh_forward(s->run, &s->batch, &final, &err));
         fill(s->c, "direction");
         fill(s->d, "direction");

@@ -121,6 +121,7 @@ static inline numbers whole_gradients(hh_backend *be, const char *name, double *
     for (int64_t i = 0; i < n; i++) target[i] = i + 1 == cut || i + 1 == n ? -1 : ids[i + 1];
     assert_ok(hh_run_new(&run, m, n, 2, HH_RUN_TRAINING, &err));
     assert_ok(hh_gradients_new(&g, m, &err));
+    m->be->ops->fill(m->be, g->flat, 0);
     rounded_keep(be, g->flat);
     size_t bytes = (size_t)n * (1 + (size_t)m->config.width) * sizeof(hh_real) + 2 * HH_ARENA_ALIGN;
     assert_ok(be->arena_init(be, &arena, "test", bytes, &err));
