@@ -54,7 +54,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     else
         HH_ASSERT(help || (words.n >= 1 && words.n <= 2));
     HH_ASSERT(count >= 1 && count <= 1000000 && share >= 0 && share <= 1 && strstr("one|two|three", choice));
-    hh_options_given(&command, "text", argc, argv);
+    static const hh_option_use use[] = {{"text", false, "nothing reads it"}, {0}};
+    if (hh_options_check_use(&command, argc, argv, use, "here", &err) != HH_OK)
+        HH_ASSERT(err.code == HH_EINVAL && strstr(err.text, "--text has no effect here"));
     if (text) check_list(text);
     hh_words_release(&words);
     hh_words_release(&list);
