@@ -6,9 +6,15 @@ import sys
 
 from playwright.sync_api import expect, sync_playwright
 
-server = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--port", "0", "--ctx", "2048", "-q"], stdout=subprocess.PIPE, text=True)
+
+def serve(model):
+    server = subprocess.Popen([sys.argv[1], "serve", model, "--port", "0", "--ctx", "2048", "-q"], stdout=subprocess.PIPE, text=True)
+    return server, f"http://127.0.0.1:{int(server.stdout.readline())}/"
+
+
+server, address = serve(sys.argv[2])
+completing, plain = serve("nano")  # a model without a chat template
 try:
-    address = f"http://127.0.0.1:{int(server.stdout.readline())}/"
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         for scheme, size in (("light", (1200, 800)), ("dark", (390, 800))):
@@ -72,8 +78,18 @@ try:
             wide = page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             assert wide and not faults and not foreign, (wide, faults, foreign)
             page.close()
+
+        page = browser.new_page()
+        page.goto(plain)
+        expect(page.get_by_placeholder("A text that the model goes on with")).to_be_focused()
+        page.keyboard.type("The old man stopped and looked at")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("Regenerate")).to_be_visible(timeout=60000)
+        expect(page.locator("article.assistant .text")).not_to_be_empty()
+        expect(page.locator(".error")).to_have_count(0)
         browser.close()
     print("the chat page does as it should, light and dark, wide and narrow")
 finally:
-    server.terminate()
-    assert server.wait(30) == 0
+    for s in (server, completing):
+        s.terminate()
+        assert s.wait(30) == 0

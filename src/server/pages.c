@@ -3,6 +3,7 @@
 
 #include "server/chat_page.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* -- answers -- */
@@ -60,17 +61,28 @@ enum MHD_Result hh_serve_health(hh_http *h, struct MHD_Connection *c, hh_exchang
     return hh_answer_json(c, 200, json_pack("{s:s}", "status", "ok"));
 }
 
+/* Does the model have a chat template? The page completes texts where there is none. */
+static bool can_chat(const hh_engine *e) {
+    static const hh_message one = {.role = "user", .content = "a"};
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    hh_error none;
+    const bool can = hh_engine_chat(e, &one, 1, &ids, &n, &none) == HH_OK;
+    free(ids);
+    return can;
+}
+
 enum MHD_Result hh_serve_props(hh_http *h, struct MHD_Connection *c, hh_exchange *x) {
     hh_engine_info i = hh_engine_get_info(h->scheduler.engine);
     (void)x;
     return hh_answer_json(
         c, 200,
-        json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:s}", "model", h->o->model_name,
-                  "family", i.family, "backend", i.backend, "hybrid", i.hybrid, "context", (json_int_t)h->o->context,
-                  "native_context", (json_int_t)i.native_context, "vocabulary", (json_int_t)i.vocab, "heads",
-                  (json_int_t)(i.n_layers * i.n_heads), "full_attention_heads", (json_int_t)i.n_kept_heads,
-                  "cache_bytes_per_token", i.cache_bytes_per_token, "state_bytes", i.state_bytes, "slots",
-                  (json_int_t)h->o->slots, "version", hh_version()));
+        json_pack("{s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:s}", "model", h->o->model_name,
+                  "family", i.family, "backend", i.backend, "hybrid", i.hybrid, "chat", can_chat(h->scheduler.engine),
+                  "context", (json_int_t)h->o->context, "native_context", (json_int_t)i.native_context, "vocabulary",
+                  (json_int_t)i.vocab, "heads", (json_int_t)(i.n_layers * i.n_heads), "full_attention_heads",
+                  (json_int_t)i.n_kept_heads, "cache_bytes_per_token", i.cache_bytes_per_token, "state_bytes",
+                  i.state_bytes, "slots", (json_int_t)h->o->slots, "version", hh_version()));
 }
 
 static void metric(hh_buf *out, const char *name, const char *kind, const char *help, double value) {

@@ -53,7 +53,10 @@ static void simple_paths(void **state) {
         if (r.status != 200) fail_msg("%s: %d", paths[i], r.status);
         release_reply(&r);
     }
-    reply r = ask(s, "/tokenize", NULL, "{\"content\": \"The grass is green.\"}");
+    reply r = ask(s, "/props", NULL, NULL);
+    assert_true(json_is_false(json_object_get(r.json, "chat"))); /* nano has no template; its page completes texts */
+    release_reply(&r);
+    r = ask(s, "/tokenize", NULL, "{\"content\": \"The grass is green.\"}");
     json_t *tokens = json_incref(json_object_get(r.json, "tokens"));
     assert_true(json_array_size(tokens) > 3);
     release_reply(&r);
