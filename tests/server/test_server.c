@@ -311,10 +311,11 @@ static void bad_clients_disturb_nobody(void **state) {
     release_reply(&r);
 }
 
+/* At the address that people know by its name. */
 static void keys_open_the_api(void **state) {
     (void)state;
-    server locked = start_server(
-        (const char *const[]){"-t", "1", "--api-key-file", temp_text("keys", "first-key\nsecond-key\n"), NULL});
+    server locked = start_server((const char *const[]){"-t", "1", "--host", "localhost", "--api-key-file",
+                                                       temp_text("keys", "first-key\nsecond-key\n"), NULL});
     reply r = ask(locked, "/v1/models", NULL, NULL);
     assert_int_equal(r.status, 401);
     release_reply(&r);
