@@ -10,9 +10,12 @@
 
 #include "ops/cuda/mma.cuh"
 
+/* HH_CLUSTER(n): a kernel's blocks come in clusters of n. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define HH_CLUSTER(n)
 #define HH_CLUSTER_ASM(...)
 #else
+#define HH_CLUSTER(n)       __cluster_dims__(n, 1, 1)
 #define HH_CLUSTER_ASM(...) asm volatile(__VA_ARGS__)
 #endif
 

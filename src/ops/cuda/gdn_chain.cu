@@ -231,7 +231,7 @@ static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_
 
 /* A block has sixteen columns of one head's state in one span. Shared memory: 120 KB for D = 64, 175 KB for D = 128. */
 template <int D>
-static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(288, 1)
+static __global__ void HH_CLUSTER(CLUSTER) __launch_bounds__(288, 1)
     gdn_fwd_chain_kernel(hh_gdn_io io, const hh_gdn_prepared<D> *from) {
     extern __shared__ __align__(128) unsigned char shared[];
     chain_shared<D> &sh = *(chain_shared<D> *)shared;

@@ -4,6 +4,8 @@
  * keeps them in shared memory. The plain kernels, a block a row, take all others. */
 #include "ops/cuda/loss_rows.h"
 
+#include "ops/cuda/cluster.cuh"
+
 #include <cfloat>
 #include <cooperative_groups.h>
 
@@ -202,12 +204,6 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 
 enum { CLUSTER_THREADS = 256, AHEAD = 3 };
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define HH_CLUSTER(n) __cluster_dims__(n, 1, 1)
-#else
-#define HH_CLUSTER(n)
-#endif
-
 /* Of a part of a row: its softmax and the teacher's, and sum exp(zt - top_t) (zt - z). */
 struct pair {
     float top, sum, top_t, sum_t, cross;
@@ -221,20 +217,20 @@ static __device__ __forceinline__ float exp2_fast(float x) {
 
 #define LOG2_E 1.4426950408889634f
 
-static __device__ __forceinline__ pair merge(pair a, pair b) {
+[[maybe_unused]] static __device__ __forceinline__ pair merge(pair a, pair b) {
     float top = fmaxf(a.top, b.top), top_t = fmaxf(a.top_t, b.top_t);
     float fa = exp2_fast((a.top_t - top_t) * LOG2_E), fb = exp2_fast((b.top_t - top_t) * LOG2_E);
     return {top, a.sum * exp2_fast((a.top - top) * LOG2_E) + b.sum * exp2_fast((b.top - top) * LOG2_E), top_t,
             a.sum_t * fa + b.sum_t * fb, a.cross * fa + b.cross * fb};
 }
 
-static __device__ __forceinline__ pair shuffle(pair p, int o) {
+[[maybe_unused]] static __device__ __forceinline__ pair shuffle(pair p, int o) {
     return {__shfl_xor_sync(0xffffffffu, p.top, o), __shfl_xor_sync(0xffffffffu, p.sum, o),
             __shfl_xor_sync(0xffffffffu, p.top_t, o), __shfl_xor_sync(0xffffffffu, p.sum_t, o),
             __shfl_xor_sync(0xffffffffu, p.cross, o)};
 }
 
-static __device__ __forceinline__ float top_of(const eight &e) {
+[[maybe_unused]] static __device__ __forceinline__ float top_of(const eight &e) {
     float t = e.v[0];
 #pragma unroll
     for (int i = 1; i < WIDE; i++) t = fmaxf(t, e.v[i]);
@@ -262,7 +258,7 @@ template <bool TEACHER> static __device__ __forceinline__ void add_pairs(pair *p
 }
 
 /* Eight bf16 of which the first n are logits; the others become the smallest number. */
-static __device__ __forceinline__ uint4 cut(uint4 u, int64_t n) {
+[[maybe_unused]] static __device__ __forceinline__ uint4 cut(uint4 u, int64_t n) {
     if (n >= WIDE) return u;
     uint32_t w[4] = {u.x, u.y, u.z, u.w};
     for (int i = 0; i < 4; i++) {
