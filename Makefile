@@ -82,12 +82,13 @@ endif
 
 # Instruction sets of src/ops/simd/: name and flags.
 ifeq ($(ARCH),x86_64)
-ISAS := avx2 avx512
+ISAS := avx2 avx512 avx512_vnni
 else ifeq ($(ARCH),aarch64)
 ISAS := neon neon_dotprod
 endif
 ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2 -mprefer-vector-width=512
+ISA_avx512_vnni := $(ISA_avx512) -mavx512vnni
 ISA_neon_dotprod := -march=armv8.2-a+dotprod
 
 SRC     := $(sort $(shell find src -name '*.c'))

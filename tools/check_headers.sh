@@ -13,7 +13,7 @@ for path in $(git ls-files 'src/*.h' 'tests/*.h'); do
     header=${path#src/} header=${header#tests/} isa=
     case $path in src/ops/cuda/*) continue ;; esac # CUDA C++: nvcc compiles them with the kernels
     case $path in src/ops/simd/*) [ "$(uname -m)" = x86_64 ] || continue
-        isa="-DHH_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2" ;;
+        isa="-DHH_ISA=avx512_vnni -mavx512vnni -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2" ;;
     esac
     try gcc $flags $isa -Isrc -Iinclude -Itests -x c
     [ -n "$isa" ] || try gcc $flags -DHH_REAL_DOUBLE -Isrc -Iinclude -Itests -x c

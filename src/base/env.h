@@ -5,7 +5,7 @@
  *   HYDRAHEAD_CHECK=cuda         the GPU is waited for after every operation, so that a fault names the one that made it
  *   HYDRAHEAD_TRACE=FILE         every operation with its shapes and its time, as a Chrome trace; not with HYDRAHEAD_CHECK=cpu
  *   HYDRAHEAD_DEVICE=NAME        where to compute when --device does not say: "cpu", "cuda", "cuda:N"
- *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512" instead of the best this processor has
+ *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512", "avx512_vnni" instead of the best this processor has
  *   HYDRAHEAD_MODELS=DIR         where the shipped model's directory, nano/, is
  *   HYDRAHEAD_FAIL_ALLOC=N       builds with HOSTILE=1 only: the Nth allocation that may fail does, and every later one
  *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, or SLURM_NTASKS beside PMIX_RANK

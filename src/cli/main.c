@@ -166,7 +166,8 @@ static int print_main_page(void) {
          "that differs; =cuda waits for the GPU after every operation, so that a fault names it.\n.TP\n"
          "HYDRAHEAD_TRACE\na file for every operation with its shapes and its time, as a Chrome trace.\n.TP\n"
          "HYDRAHEAD_DEVICE\nwhere to compute when --device does not say: cpu, cuda, or "
-         "cuda:N.\n.TP\nHYDRAHEAD_ISA\nreference, avx2 or avx512: CPU kernels instead of the best there are.\n.TP\n"
+         "cuda:N.\n.TP\nHYDRAHEAD_ISA\nreference, avx2, avx512 or avx512_vnni: CPU kernels instead of the best there "
+         "are.\n.TP\n"
          "HYDRAHEAD_MODELS\nthe directory that holds nano, the shipped model.\n.TP\nNO_COLOR\nno colours in the "
          "terminal.\n"
          ".SH EXIT STATUS\n0 done, 1 the work failed, 2 bad words on the command line.");

@@ -29,6 +29,13 @@ static bool has_avx512(void) {
 }
 #endif
 
+#ifdef HH_HAVE_avx512_vnni
+void hh_override_avx512_vnni(hh_ops *ops);
+static bool has_avx512_vnni(void) {
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
 #ifdef HH_HAVE_avx2
 void hh_override_avx2(hh_ops *ops);
 static bool has_avx2(void) {
@@ -56,6 +63,9 @@ static void override_nothing(hh_ops *ops) {
 
 /* Best first. */
 static const isa isas[] = {
+#ifdef HH_HAVE_avx512_vnni
+    {"avx512_vnni", has_avx512_vnni, hh_override_avx512_vnni},
+#endif
 #ifdef HH_HAVE_avx512
     {"avx512", has_avx512, hh_override_avx512},
 #endif

@@ -1,5 +1,6 @@
 /* Sequences: whatever of a prompt is reused, and whoever steps beside it, the logits are the same bits. */
 #include "api/contexts.h"
+#include "ops/gemm.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -202,6 +203,8 @@ static void test_one_that_cannot_step_leaves_the_others_alone(void **state) {
 static void test_scores_are_the_logits_of_every_prefix(void **state) {
     (void)state;
     enum { TOKENS = 140, TOP = 3 };
+    /* Logits of many tokens come of bf16 products where these are faster, those of a last token of what decodes. */
+    const double near = hh_gemm_has_bf16() ? 2e-2 : 1e-3;
     fill_ids(ids, 0, 0, N);
     for (int m = 0; m < 2; m++) {
         hh_engine *e = open_engine(all_models[m], (hh_engine_options){.chunk = 64});
@@ -211,10 +214,10 @@ static void test_scores_are_the_logits_of_every_prefix(void **state) {
         assert_ok(hh_sequence_score(s, ids, TOKENS, TOP, &scores, &top_ids, &top, &err));
         for (int64_t n = 1; n < TOKENS; n += 23) {
             assert_ok(hh_sequence_prompt(each, ids, n, &err));
-            assert_near((double)scores[n - 1], hh_sequence_log_probability(each, ids[n]), 1e-3);
+            assert_near((double)scores[n - 1], hh_sequence_log_probability(each, ids[n]), near);
             for (int t = 0; t < TOP; t++) {
                 const int64_t at = (n - 1) * TOP + t;
-                assert_near((double)top[at], hh_sequence_log_probability(each, top_ids[at]), 1e-3);
+                assert_near((double)top[at], hh_sequence_log_probability(each, top_ids[at]), near);
                 if (t) assert_true(top[at] <= top[at - 1]);
             }
         }

@@ -48,7 +48,7 @@ bool quick(void);
 
 /* The instruction sets that have kernels of their own; a processor can open those of its kind. */
 #define FAST_ISAS                                                                                                      \
-    { "avx2", "avx512", "neon", "neon_dotprod" }
+    { "avx2", "avx512", "avx512_vnni", "neon", "neon_dotprod" }
 /* The sum of what `run` returns for each of them, with one thread and with several (quick: with two). */
 int run_every_isa(int (*run)(const char *isa, int n_threads, const char *name), const char *subject);
 
