@@ -1,5 +1,5 @@
 /* Where a token's time goes when a whole model decodes: what the host does before the recorded step is launched, the launch, the GPU,
- * and the rest (logits to the host, a look at them). Two CSV lines a context: as it is, and with early launches.
+ * and the rest (logits to the host, a look at them). A CSV line a context.
  *
  *     build-cuda/bench/cuda/bench_decode MODEL CONTEXT ...
  *     ncu --profile-from-start off --graph-profiling node --metrics gpu__time_duration.sum --csv \
@@ -12,8 +12,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-extern bool hh_cuda_early; /* ops/cuda/cuda.h: kernels of a recording made ready before the one in front has ended */
 
 enum { STEPS = 64, WARM = 8 };
 
@@ -80,8 +78,8 @@ static void measure(hh_backend *be, const hh_model *m, int64_t context) {
     check(hh_session_step(s, 100, &err), &err);
     cudaProfilerStop();
     const double token = median(all), before = median(host), sent = median(launch), worked = median(gpu);
-    printf("%s,%s,%" PRId64 ",%.1f,%.1f,%.1f,%.1f,%.1f\n", hh_cuda_early ? "decode-early" : "decode", m->path, context,
-           token, before, sent, worked, token - before - sent - worked);
+    printf("decode,%s,%" PRId64 ",%.1f,%.1f,%.1f,%.1f,%.1f\n", m->path, context, token, before, sent, worked,
+           token - before - sent - worked);
     fflush(stdout);
     hh_session_free(s);
     hh_free(ids);
@@ -104,11 +102,7 @@ int main(int argc, char **argv) {
     hh_progress_silence(true);
     check(hh_model_open(&m, be, argv[1], HH_LOAD_STORED, &err), &err);
     printf("what,model,context,token_us,host_before_us,launch_us,gpu_us,rest_us\n");
-    for (int i = 2; i < argc; i++)
-        for (int early = 0; early < 2; early++) {
-            hh_cuda_early = early;
-            measure(be, m, atoll(argv[i]));
-        }
+    for (int i = 2; i < argc; i++) measure(be, m, atoll(argv[i]));
     hh_model_close(m);
     hh_backend_close(be);
     return 0;

@@ -8,8 +8,6 @@
 
 #include <stdio.h>
 
-extern bool hh_cuda_early; /* ops/cuda/cuda.h */
-
 static hh_backend *cpu, *gpu;
 
 static const char *const models[] = {
@@ -77,13 +75,7 @@ static void sessions(void **unused) {
         recording(false);
         numbers plain = whole_session(gpu, models[i], gpu->activation);
         recording(true);
-        for (int early = 0; early < 2; early++) {
-            hh_cuda_early = early;
-            expect_equal(early ? "decoding with early launches" : "decoding without recordings", models[i],
-                         whole_session(gpu, models[i], gpu->activation), numbers_copy(plain));
-        }
-        hh_cuda_early = false;
-        hh_free(plain.x);
+        expect_equal("decoding without recordings", models[i], whole_session(gpu, models[i], gpu->activation), plain);
     }
 }
 
@@ -147,10 +139,6 @@ static void training(void **unused) {
         numbers plain = whole_training(gpu, stages[i], STEPS, 0, NULL);
         recording(true);
         expect_equal("training without recordings", stages[i]->name, plain, numbers_copy(here));
-        hh_cuda_early = true;
-        numbers early = whole_training(gpu, stages[i], STEPS, 0, NULL);
-        hh_cuda_early = false;
-        expect_equal("training with early launches", stages[i]->name, early, numbers_copy(here));
         whole_recorded_tokens = 0;
         here.n = there.n = STEPS;
         expect_close("losses", stages[i]->name, here, there, 1e-4, 3e-2);

@@ -4,7 +4,6 @@
 template <typename T, int V>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     sigmoid_gate_forward(hh_view<T> y, hh_view<const T> x, hh_view<const T> z, int64_t rows, int64_t n) {
-    hh_cuda_after_previous();
     const hh_place at = hh_place_of<V>(rows, n);
     float a[V], b[V];
     hh_load_pack(a, x.p + at.row * x.stride + at.column, at.n);
@@ -36,7 +35,6 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
 template <typename T, int V>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     swiglu_forward(hh_view<T> y, hh_view<const T> gate, hh_view<const T> up, int64_t rows, int64_t n) {
-    hh_cuda_after_previous();
     const hh_place at = hh_place_of<V>(rows, n);
     float a[V], b[V];
     hh_load_pack(a, gate.p + at.row * gate.stride + at.column, at.n);
@@ -73,12 +71,11 @@ static hh_loop loop_over(hh_backend *be, const hh_tensor *t, int count) {
 extern "C" void hh_sigmoid_gate_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor x, hh_tensor z) {
     const hh_tensor all[] = {y, x, z};
     const hh_loop l = loop_over(be, all, 3);
-    HH_CUDA_BY_TYPE(
-        be->activation, T,
-        HH_CUDA_BY_PACK(l.packed, V, 8,
-                        hh_cuda_launch_early(be, "sigmoid_gate_fwd", sigmoid_gate_forward<T, V>,
-                                             hh_loop_grid(l.rows, l.n, V), HH_CUDA_BLOCK, 0, hh_view_of<T>(y),
-                                             hh_view_of<const T>(x), hh_view_of<const T>(z), l.rows, l.n)));
+    HH_CUDA_BY_TYPE(be->activation, T,
+                    HH_CUDA_BY_PACK(l.packed, V, 8,
+                                    hh_cuda_launch(be, "sigmoid_gate_fwd", sigmoid_gate_forward<T, V>,
+                                                   hh_loop_grid(l.rows, l.n, V), HH_CUDA_BLOCK, 0, hh_view_of<T>(y),
+                                                   hh_view_of<const T>(x), hh_view_of<const T>(z), l.rows, l.n)));
 }
 
 extern "C" void hh_sigmoid_gate_bwd_cuda(hh_backend *be, hh_tensor dx, hh_tensor dz, hh_tensor dy, hh_tensor x,
@@ -96,12 +93,11 @@ extern "C" void hh_sigmoid_gate_bwd_cuda(hh_backend *be, hh_tensor dx, hh_tensor
 extern "C" void hh_swiglu_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor gate, hh_tensor up) {
     const hh_tensor all[] = {y, gate, up};
     const hh_loop l = loop_over(be, all, 3);
-    HH_CUDA_BY_TYPE(
-        be->activation, T,
-        HH_CUDA_BY_PACK(l.packed, V, 8,
-                        hh_cuda_launch_early(be, "swiglu_fwd", swiglu_forward<T, V>, hh_loop_grid(l.rows, l.n, V),
-                                             HH_CUDA_BLOCK, 0, hh_view_of<T>(y), hh_view_of<const T>(gate),
-                                             hh_view_of<const T>(up), l.rows, l.n)));
+    HH_CUDA_BY_TYPE(be->activation, T,
+                    HH_CUDA_BY_PACK(l.packed, V, 8,
+                                    hh_cuda_launch(be, "swiglu_fwd", swiglu_forward<T, V>, hh_loop_grid(l.rows, l.n, V),
+                                                   HH_CUDA_BLOCK, 0, hh_view_of<T>(y), hh_view_of<const T>(gate),
+                                                   hh_view_of<const T>(up), l.rows, l.n)));
 }
 
 extern "C" void hh_swiglu_bwd_cuda(hh_backend *be, hh_tensor dgate, hh_tensor dup, hh_tensor dy, hh_tensor gate,

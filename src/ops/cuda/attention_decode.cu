@@ -125,7 +125,6 @@ static __device__ __forceinline__ void store_result(const hh_attention_args &a, 
 template <int D, int R, kind KIND>
 static __global__ void __launch_bounds__(32 * WARPS, shape<D>::BLOCKS)
     decode_split(const hh_attention_args a, float *part_o, float2 *part, int n_splits) {
-    hh_cuda_after_previous();
     constexpr int VEC = shape<D>::VEC, WIDE = shape<D>::WIDE, H = R / 8;
     extern __shared__ __align__(16) unsigned char shared[];
     found<D, R> *f = (found<D, R> *)shared;
@@ -290,7 +289,6 @@ static __global__ void __launch_bounds__(32 * WARPS, shape<D>::BLOCKS)
 /* A block a span and head: its warps take the splits in turn, then one thread a column adds what they have. */
 static __global__ void __launch_bounds__(512)
     decode_merge(const hh_attention_args a, const float *part_o, const float2 *part, int n_splits) {
-    hh_cuda_after_previous();
     __shared__ float sums[16][HH_MAX_HEAD_DIM / 4];
     const hh_attention_span s = a.span[blockIdx.y];
     const hh_attention_head h = a.head[blockIdx.x];
@@ -346,17 +344,17 @@ template <int D, int R> static void launch_decode(hh_backend *be, hh_attention_a
     const size_t shared = sizeof(found<D, R>), with_rows = shared + sizeof(raw_rows<D>) * WARPS;
     const bool q8 = a->kv_dtype == HH_DTYPE_Q8_0 && D % 64 == 0 && with_rows <= hh_cuda_of(be)->shared_bytes;
     if (a->kv_dtype == HH_DTYPE_BF16)
-        hh_cuda_launch_early(be, "attention_fwd", decode_split<D, R, BF16>, grid, 32 * WARPS, shared, *a, part_o, part,
-                             n_splits);
+        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, BF16>, grid, 32 * WARPS, shared, *a, part_o, part,
+                       n_splits);
     else if (!q8)
-        hh_cuda_launch_early(be, "attention_fwd", decode_split<D, R, OTHER>, grid, 32 * WARPS, shared, *a, part_o, part,
-                             n_splits);
+        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, OTHER>, grid, 32 * WARPS, shared, *a, part_o, part,
+                       n_splits);
     else if constexpr (D % 64 == 0)
-        hh_cuda_launch_early(be, "attention_fwd", decode_split<D, R, Q8>, grid, 32 * WARPS, with_rows, *a, part_o, part,
-                             n_splits);
+        hh_cuda_launch(be, "attention_fwd", decode_split<D, R, Q8>, grid, 32 * WARPS, with_rows, *a, part_o, part,
+                       n_splits);
     if (n_splits > 1)
-        hh_cuda_launch_early(be, "attention_fwd", decode_merge, dim3((unsigned)a->n_heads, (unsigned)a->n_spans), 512,
-                             0, *a, part_o, part, n_splits);
+        hh_cuda_launch(be, "attention_fwd", decode_merge, dim3((unsigned)a->n_heads, (unsigned)a->n_spans), 512, 0, *a,
+                       part_o, part, n_splits);
 }
 
 template <int D> static void launch_width(hh_backend *be, hh_attention_args *a, int64_t longest, int most_heads) {

@@ -21,8 +21,6 @@ struct hh_cuda_recording {
 
 #define SPARE_LIST_BYTES ((size_t)64 << 10) /* of a recording, beside what its first time took */
 
-bool hh_cuda_early = false; /* until it has been measured */
-
 static hh_code fail_cuda(hh_error *err, hh_code code, const char *what, cudaError_t e) {
     return hh_fail(err, code, "CUDA: %s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
 }

@@ -27,7 +27,6 @@ static __device__ cache_target target_of(const cache_target *target, int n_spans
 template <typename To, typename From>
 static __global__ void cache_append_kernel(const cache_target *target, int n_spans, const From *k, const From *v,
                                            int64_t k_stride, int64_t v_stride, int n) {
-    hh_cuda_after_previous();
     const int64_t t = blockIdx.x;
     const cache_target s = target_of(target, n_spans, t);
     if (t < s.lo || t >= s.hi) return;
@@ -42,7 +41,6 @@ static __global__ void cache_append_kernel(const cache_target *target, int n_spa
 template <typename From>
 static __global__ void cache_append_q8_kernel(const cache_target *target, int n_spans, const From *k, const From *v,
                                               int64_t k_stride, int64_t v_stride, int n) {
-    hh_cuda_after_previous();
     const int64_t t = blockIdx.x;
     const cache_target s = target_of(target, n_spans, t);
     if (t < s.lo || t >= s.hi) return;
@@ -64,15 +62,15 @@ static void append(hh_backend *be, const cache_target *target, int64_t n_spans, 
     const int n = (int)hh_tensor_row_count(k), spans = (int)n_spans;
     const From *from_k = (const From *)k.data, *from_v = (const From *)v.data;
     if (to == HH_DTYPE_Q8_0) {
-        hh_cuda_launch_early(be, "cache_append", cache_append_q8_kernel<From>, grid, block, 0, target, spans, from_k,
-                             from_v, k.stride, v.stride, n);
+        hh_cuda_launch(be, "cache_append", cache_append_q8_kernel<From>, grid, block, 0, target, spans, from_k, from_v,
+                       k.stride, v.stride, n);
     } else if (to == HH_DTYPE_F32) {
-        hh_cuda_launch_early(be, "cache_append", cache_append_kernel<float, From>, grid, block, 0, target, spans,
-                             from_k, from_v, k.stride, v.stride, n);
+        hh_cuda_launch(be, "cache_append", cache_append_kernel<float, From>, grid, block, 0, target, spans, from_k,
+                       from_v, k.stride, v.stride, n);
     } else {
         HH_ASSERT(to == HH_DTYPE_BF16);
-        hh_cuda_launch_early(be, "cache_append", cache_append_kernel<hh_bf16, From>, grid, block, 0, target, spans,
-                             from_k, from_v, k.stride, v.stride, n);
+        hh_cuda_launch(be, "cache_append", cache_append_kernel<hh_bf16, From>, grid, block, 0, target, spans, from_k,
+                       from_v, k.stride, v.stride, n);
     }
 }
 

@@ -102,12 +102,12 @@ void hh_cuda_end(hh_backend *be, cudaError_t code);
 /* For libraries: a failure in words. */
 void hh_cuda_fault(hh_backend *be, const char *what, const char *why);
 
-/* Whether recordings let kernels of hh_cuda_launch_early be made ready while the one before is still at work. */
-extern "C" bool hh_cuda_early;
-
+/* Launches kernel<<<grid, block, shared>>>(arguments) on the stream. Arguments are plain values; structures among them
+ * are cleared before they are filled, for their bytes are compared in a replay. Where `shared` and a kernel's
+ * static shared memory may pass 48 KB together, the limit is raised here. An empty grid launches nothing. */
 template <typename... P, typename... A>
-static inline void hh_cuda_launch_as(bool early, hh_backend *be, const char *op, void (*kernel)(P...), dim3 grid,
-                                     dim3 block, size_t shared, A... arguments) {
+static inline void hh_cuda_launch(hh_backend *be, const char *op, void (*kernel)(P...), dim3 grid, dim3 block,
+                                  size_t shared, A... arguments) {
     if (!grid.x || !grid.y || !grid.z) return;
     const hh_cuda *c = hh_cuda_of(be);
     struct key {
@@ -121,49 +121,8 @@ static inline void hh_cuda_launch_as(bool early, hh_backend *be, const char *op,
     if (c->mode != HH_CUDA_RUN) ((k.arguments = hh_cuda_mix(k.arguments, &arguments, sizeof arguments)), ...);
     if (!hh_cuda_begin(be, op, &k, sizeof k)) return;
     if (shared > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    if (!early || !hh_cuda_early || c->mode != HH_CUDA_RECORD || c->arch < 90) {
-        kernel<<<grid, block, shared, c->stream>>>((P)arguments...);
-        hh_cuda_end(be, cudaGetLastError());
-        return;
-    }
-    cudaLaunchAttribute attribute;
-    memset(&attribute, 0, sizeof attribute);
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared;
-    config.stream = c->stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    hh_cuda_end(be, cudaLaunchKernelEx(&config, kernel, (P)arguments...));
-}
-
-/* Launches kernel<<<grid, block, shared>>>(arguments) on the stream. Arguments are plain values; structures among them
- * are cleared before they are filled, for their bytes are compared in a replay. Where `shared` and a kernel's
- * static shared memory may pass 48 KB together, the limit is raised here. An empty grid launches nothing. */
-template <typename... P, typename... A>
-static inline void hh_cuda_launch(hh_backend *be, const char *op, void (*kernel)(P...), dim3 grid, dim3 block,
-                                  size_t shared, A... arguments) {
-    hh_cuda_launch_as(false, be, op, kernel, grid, block, shared, arguments...);
-}
-
-/* The same for a kernel that begins with hh_cuda_after_previous(): in a recording its blocks may be there before the
- * kernel in front has ended. For those of a decode step, which are so short that their beginnings count. */
-template <typename... P, typename... A>
-static inline void hh_cuda_launch_early(hh_backend *be, const char *op, void (*kernel)(P...), dim3 grid, dim3 block,
-                                        size_t shared, A... arguments) {
-    hh_cuda_launch_as(true, be, op, kernel, grid, block, shared, arguments...);
-}
-
-/* First statement of all threads: waits until everything in front is done and seen, and lets the next kernel come this
- * far. Does nothing where the launch was a usual one. */
-static __device__ __forceinline__ void hh_cuda_after_previous() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-    asm volatile("griddepcontrol.wait;" : : : "memory");
-#endif
+    kernel<<<grid, block, shared, c->stream>>>((P)arguments...);
+    hh_cuda_end(be, cudaGetLastError());
 }
 
 static inline int64_t hh_ceil_div(int64_t a, int64_t b) {

@@ -71,7 +71,6 @@ static __device__ __forceinline__ void store_state(U *to, const float S[ROWS], c
 template <typename T, int ROWS>
 static __global__ void __launch_bounds__(WARPS * 32, ROWS == 32 ? 1 : 3)
     gdn_fwd_step_kernel(hh_gdn_io io, hh_gdn_part part, unsigned items) {
-    hh_cuda_after_previous();
     __shared__ float keys[2][2][WARPS * 32]; /* k and q of this token and the next */
     __shared__ float sums[3][WARPS][COLUMNS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = warp * ROWS;
@@ -144,7 +143,7 @@ void hh_gdn_step(hh_backend *be, const hh_gdn_io *x, hh_dtype dtype, hh_gdn_part
         void (*kernel)(hh_gdn_io, hh_gdn_part, unsigned) = x->D <= 8 * WARPS    ? gdn_fwd_step_kernel<T, 8>
                                                            : x->D <= 16 * WARPS ? gdn_fwd_step_kernel<T, 16>
                                                                                 : gdn_fwd_step_kernel<T, 32>;
-        hh_cuda_launch_early(be, "gdn_fwd", kernel, dim3((unsigned)(items < most ? items : most)), dim3(WARPS * 32), 0,
-                             *x, part, (unsigned)items);
+        hh_cuda_launch(be, "gdn_fwd", kernel, dim3((unsigned)(items < most ? items : most)), dim3(WARPS * 32), 0, *x,
+                       part, (unsigned)items);
     });
 }

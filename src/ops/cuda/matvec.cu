@@ -85,7 +85,6 @@ static __device__ __forceinline__ void add_products(float *c, const char *w, con
  * memory. Bound by memory. */
 template <typename Y>
 static __global__ void __launch_bounds__(32 * WARPS) matvec_kernel(Y *y, const hh_bf16 *x, matvec_parts m) {
-    hh_cuda_after_previous();
     __shared__ float sums[WARPS][TOKENS][ROWS];
     int p = 0;
     while (p + 1 < m.n && (int)blockIdx.x >= m.part[p + 1].first_block) p++;
@@ -150,8 +149,8 @@ bool hh_cuda_matvec(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w
         blocks += hh_ceil_div(from.dim[0], ROWS);
     }
     dim3 grid((unsigned)blocks), block(32 * WARPS);
-    HH_CUDA_BY_TYPE(y.dtype, Y,
-                    hh_cuda_launch_early(be, "linear_fwd", matvec_kernel<Y>, grid, block, 0, (Y *)y.data,
-                                         (const hh_bf16 *)x.data, m));
+    HH_CUDA_BY_TYPE(
+        y.dtype, Y,
+        hh_cuda_launch(be, "linear_fwd", matvec_kernel<Y>, grid, block, 0, (Y *)y.data, (const hh_bf16 *)x.data, m));
     return true;
 }

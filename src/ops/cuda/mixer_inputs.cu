@@ -128,7 +128,6 @@ static __device__ __forceinline__ void normalise(float (&a)[4], float (&b)[4], c
 /* gridDim.y: a path each, and one more for the gates. */
 template <typename T, bool CONV>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK) mixer_forward(const __grid_constant__ mixer_args m) {
-    hh_cuda_after_previous();
     constexpr int BEFORE = CONV ? TAIL : 0;
     if (blockIdx.y == m.n_paths) {
         make_gates<T>(m);
@@ -291,9 +290,8 @@ extern "C" void hh_mixer_inputs_fwd_cuda(hh_backend *be, const hh_mixer_inputs *
     m.span = hh_cuda_list(be, span, n_spans);
     const int64_t teams = hh_chunk_bound(m.rows, n_spans, CHUNK) * heads;
     const dim3 grid((unsigned)hh_ceil_div(teams, HH_CUDA_BLOCK / m.lanes), (unsigned)(in->n_paths + gated));
-    HH_CUDA_BY_TYPE(
-        be->activation, T,
-        hh_cuda_launch_early(be, "mixer_inputs_fwd",
-                             hh_is_absent(in->path[0].taps) ? mixer_forward<T, false> : mixer_forward<T, true>, grid,
-                             HH_CUDA_BLOCK, 0, m));
+    HH_CUDA_BY_TYPE(be->activation, T,
+                    hh_cuda_launch(be, "mixer_inputs_fwd",
+                                   hh_is_absent(in->path[0].taps) ? mixer_forward<T, false> : mixer_forward<T, true>,
+                                   grid, HH_CUDA_BLOCK, 0, m));
 }

@@ -149,7 +149,6 @@ template <typename T, int V, int K>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     headnorm_forward(hh_view<T> y, hh_view<float> rstd, hh_view<const T> o, const float *gamma,
                      hh_view<const float> weight, int64_t n_groups, uint32_t heads, int n, int lanes, float eps) {
-    hh_cuda_after_previous();
     const int64_t g = hh_team_index(lanes);
     const head_place at = head_place_of(g, n_groups, heads, n, lanes);
     const T *in = o.p + at.row * o.stride + (int64_t)at.head * n;
@@ -217,10 +216,10 @@ extern "C" void hh_headnorm_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor rstd
     HH_CUDA_BY_TYPE(
         be->activation, T,
         BY_HEAD(t, V, K,
-                hh_cuda_launch_early(be, "headnorm_fwd", headnorm_forward<T, V, K>, head_blocks(o.dim[0] * heads, t),
-                                     HH_CUDA_BLOCK, 0, hh_view_of<T>(y), hh_view_of<float>(rstd),
-                                     hh_view_of<const T>(o), (const float *)gamma.data, hh_view_of<const float>(weight),
-                                     o.dim[0] * heads, (uint32_t)heads, (int)n, t.lanes, (float)eps)));
+                hh_cuda_launch(be, "headnorm_fwd", headnorm_forward<T, V, K>, head_blocks(o.dim[0] * heads, t),
+                               HH_CUDA_BLOCK, 0, hh_view_of<T>(y), hh_view_of<float>(rstd), hh_view_of<const T>(o),
+                               (const float *)gamma.data, hh_view_of<const float>(weight), o.dim[0] * heads,
+                               (uint32_t)heads, (int)n, t.lanes, (float)eps)));
 }
 
 extern "C" void hh_headnorm_bwd_cuda(hh_backend *be, hh_tensor do_, hh_tensor dgamma, hh_tensor dweight, hh_tensor dy,
@@ -253,7 +252,6 @@ extern "C" void hh_headnorm_bwd_cuda(hh_backend *be, hh_tensor do_, hh_tensor dg
 template <typename T>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     head_weight_forward(hh_view<float> weight, hh_view<const T> z, int64_t tokens, int heads) {
-    hh_cuda_after_previous();
     const int64_t t = hh_team_index(32);
     if (t >= tokens) return;
     const T *in = z.p + t * z.stride;
@@ -285,10 +283,10 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
 extern "C" void hh_head_weight_fwd_cuda(hh_backend *be, hh_tensor weight, hh_tensor z) {
     HH_ASSERT(hh_is_act(be, z) && hh_is_f32(weight) && hh_is_like(weight, z) && hh_tensor_row_count(z) < INT32_MAX);
     HH_CUDA_BY_TYPE(be->activation, T,
-                    hh_cuda_launch_early(be, "head_weight_fwd", head_weight_forward<T>,
-                                         dim3((unsigned)hh_ceil_div(z.dim[0], HH_CUDA_BLOCK / 32)), HH_CUDA_BLOCK, 0,
-                                         hh_view_of<float>(weight), hh_view_of<const T>(z), z.dim[0],
-                                         (int)hh_tensor_row_count(z)));
+                    hh_cuda_launch(be, "head_weight_fwd", head_weight_forward<T>,
+                                   dim3((unsigned)hh_ceil_div(z.dim[0], HH_CUDA_BLOCK / 32)), HH_CUDA_BLOCK, 0,
+                                   hh_view_of<float>(weight), hh_view_of<const T>(z), z.dim[0],
+                                   (int)hh_tensor_row_count(z)));
 }
 
 extern "C" void hh_head_weight_bwd_cuda(hh_backend *be, hh_tensor dz, hh_tensor dweight, hh_tensor weight) {

@@ -7,7 +7,6 @@ template <typename T, int V, int K>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     rmsnorm_forward(hh_view<T> y, hh_view<float> rstd, hh_view<T> x, hh_view<const T> d, const float *w,
                     int64_t n_groups, uint32_t groups, int n, int lanes, float eps) {
-    hh_cuda_after_previous();
     const int64_t g = hh_team_index(lanes);
     const bool active = g < n_groups;
     const int lane = threadIdx.x % lanes, m = active ? n : 0;
@@ -75,10 +74,10 @@ static void run_forward(hh_backend *be, const char *op, hh_tensor y, hh_tensor r
     const dim3 grid((unsigned)hh_ceil_div(n_groups, HH_CUDA_BLOCK / teams.lanes));
     HH_CUDA_BY_TYPE(be->activation, T,
                     HH_CUDA_BY_TEAM(teams, V, K,
-                                    hh_cuda_launch_early(be, op, rmsnorm_forward<T, V, K>, grid, HH_CUDA_BLOCK, 0,
-                                                         hh_view_of<T>(y), hh_view_of<float>(rstd), hh_view_of<T>(x),
-                                                         hh_view_of<const T>(d), (const float *)w.data, n_groups,
-                                                         (uint32_t)groups, (int)n, teams.lanes, (float)eps)));
+                                    hh_cuda_launch(be, op, rmsnorm_forward<T, V, K>, grid, HH_CUDA_BLOCK, 0,
+                                                   hh_view_of<T>(y), hh_view_of<float>(rstd), hh_view_of<T>(x),
+                                                   hh_view_of<const T>(d), (const float *)w.data, n_groups,
+                                                   (uint32_t)groups, (int)n, teams.lanes, (float)eps)));
 }
 
 extern "C" void hh_rmsnorm_fwd_cuda(hh_backend *be, hh_tensor y, hh_tensor rstd, hh_tensor x, hh_tensor w, double eps) {
