@@ -129,7 +129,7 @@ def memory_of_run(shape, kind, context):
 
 def short_steps():
     """As they are launched, and recorded."""
-    for recorded in 0, 32 * K:
+    for recorded in False, True:
         training('smollm2-135m', '3to1', 1, 64, 'dense', steps=8, recorded=recorded)
         training('smollm2-135m', '3to1', 8, K, 'dense', steps=8, recorded=recorded)
         training('nano', '7to1', 1, 256, 'dense', steps=8, recorded=recorded)
@@ -146,8 +146,8 @@ def flops_of_training(shape, sequences, length):
     return 6 * n * sequences * length + 3.5 * 4 * l * h * d * sequences * length * length / 2
 
 
-def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3, recorded=0):
-    name = f"{shape} {kind} {'distil' if teacher else 'train'} {sequences}x{length}{' recorded' if recorded else ''}"
+def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3, recorded=True):
+    name = f"{shape} {kind} {'distil' if teacher else 'train'} {sequences}x{length}{'' if recorded else ' unrecorded'}"
     if name in known:
         return
     path, t = model(shape, kind), length // T
@@ -156,8 +156,8 @@ def training(shape, kind, sequences, length, teacher=None, micro=0, steps=3, rec
     if micro:
         words += ['--micro-tokens', micro // T]
         plan[4:7] = [t, '--batch', max(1, micro // length)]
-    if recorded and a.device != 'cpu':
-        words += ['--recorded-tokens', recorded]
+    if not recorded and a.device != 'cpu':
+        words += ['--recorded-tokens', 0]
     if teacher:
         words += ['--teacher', model(shape, teacher)]
         plan += ['--teacher', model(shape, teacher)]

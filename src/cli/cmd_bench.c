@@ -13,7 +13,7 @@
 
 static hh_cli_common common = HH_CLI_COMMON_INIT;
 static const char *contexts = "512,2048,8128", *kv = "auto", *train = "", *teacher_path = "", *peer_path = "";
-static int64_t chunk, decode = 32, steps = 4, recorded_tokens, micro_tokens;
+static int64_t chunk, decode = 32, steps = 4, recorded_tokens = -1, micro_tokens;
 static bool json;
 
 static const hh_option options[] = {
@@ -55,9 +55,10 @@ static const hh_option options[] = {
      .kind = HH_OPTION_INT,
      .value = &recorded_tokens,
      .argument = "N",
-     .min = 0,
+     .min = -1,
      .max = 1 << 20,
-     .help = "with --train, on a GPU: a micro-batch of at most N tokens is launched as one"},
+     .help = "with --train, on a GPU: a micro-batch of at most N tokens is launched as one when its shape comes again; "
+             "-1 is what training does"},
     {.name = "micro-tokens",
      .kind = HH_OPTION_INT,
      .value = &micro_tokens,
@@ -216,7 +217,8 @@ static void print_training(const hh_trainer *t, int64_t n, int64_t length, doubl
 }
 
 static hh_code time_steps(hh_trainer *t, int64_t n, int64_t length, hh_error *err) {
-    const int64_t untimed = recorded_tokens ? 4 : 1; /* shapes are met, and recorded */
+    const bool records = t->be->record_begin && t->o.data.micro_tokens <= t->o.recorded_tokens;
+    const int64_t untimed = records ? 4 : 1; /* shapes are met, and recorded */
     double best = 0;
     for (int64_t i = 0; i < untimed + steps; i++) {
         hh_step_report r;
@@ -235,7 +237,7 @@ static hh_code work_training(const char *path, hh_error *err) {
     hh_trainer *t = NULL;
     hh_code code;
     HH_TRY(hh_cli_backend(&common, &be, err));
-    if (recorded_tokens && !be->record_begin) {
+    if (recorded_tokens >= 0 && !be->record_begin) {
         code = hh_fail(err, HH_EINVAL,
                        "--recorded-tokens has no effect here: only a GPU takes recordings, and none while "
                        "HYDRAHEAD_CHECK or HYDRAHEAD_TRACE looks at every operation; leave it out");
@@ -244,7 +246,7 @@ static hh_code work_training(const char *path, hh_error *err) {
     HH_TRY_GOTO(code, hh_model_open(&m, be, path, HH_LOAD_REAL, err), done);
     if (*teacher_path) HH_TRY_GOTO(code, hh_model_open(&teacher, be, teacher_path, HH_LOAD_STORED, err), done);
     hh_trainer_options o = hh_trainer_defaults(teacher ? &hh_stage_distill : &hh_stage_extend, steps);
-    o.recorded_tokens = recorded_tokens;
+    if (recorded_tokens >= 0) o.recorded_tokens = recorded_tokens;
     o.data.sequences = n;
     o.data.length = &length;
     o.data.n_lengths = 1;

@@ -34,6 +34,7 @@ hh_trainer_options hh_trainer_defaults(const hh_stage *stage, int64_t steps) {
         .eps = 1e-8,
         .weight_decay = stage->weight_decay,
         .clip = 1,
+        .recorded_tokens = 16384,
     };
 }
 

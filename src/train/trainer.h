@@ -33,7 +33,7 @@ typedef struct hh_trainer_options {
     double clip;      /* largest global norm of the gradient; 0: none */
     double ce_weight; /* distill: share of next-token cross-entropy */
     /* Most tokens of a micro-batch that is recorded when its shape comes again, where the backend can; a larger one keeps a
-     * GPU busy for longer than its launches take. 0: none, the default until it has been measured. */
+     * GPU busy for longer than its launches take. 0: none. */
     int64_t recorded_tokens;
     hh_comm *comm; /* the caller's; NULL: one process */
 } hh_trainer_options;
