@@ -6,7 +6,7 @@
 #   WHAT   teacher teacher_yarn4 causal_3to1 random_3to1 layerwise_3to1 causal_7to1 ...: models to make (up to four hybrids, side by side) and to measure;
 #          or `ablations`: 15 hybrids after 10 M tokens each, in OUT/ablations, every group trained while the one before is measured
 #
-# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), EXTEND_TOKENS (0) at EXTEND_LENGTHS, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR,
+# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), EXTEND_TOKENS (0) at EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR,
 # ALIGN_LR, STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models measured at once), SAMPLES (64), LONG_SAMPLES (32), SHORT (lengths with SAMPLES),
 # LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all), HYDRAHEAD (build-cuda/hydrahead).
 set -euo pipefail
@@ -25,8 +25,8 @@ say() { echo "+ $*" >&2; "$@"; }
 books=("$data"/text/train_books_0*.txt.gz)
 mixture=(--data "$data/text/train_modern.txt.gz=2" --data "$data/text/train_wikipedia.txt.gz=1" --cache "$out/tokens")
 for f in "${books[@]}"; do mixture+=(--data "$f=$(awk "BEGIN { print 3 / ${#books[@]} }")"); done
+needles() { [ "$1" = 0 ] || echo "--needles $(awk "BEGIN { print 6 * $1 / (1 - $1) }") --needle-forms ${NEEDLE_FORMS:-all}"; }
 share=${NEEDLE_SHARE:-0.2}
-[ "$share" = 0 ] || mixture+=(--needles "$(awk "BEGIN { print 6 * $share / (1 - $share) }")" --needle-forms "${NEEDLE_FORMS:-all}")
 
 # Where the scores that choose a name's heads stand, made when they do not.
 probe() {
@@ -75,12 +75,12 @@ make() {
         [ -f "$dir/hybrid/config.json" ] || say "$hh" convert "$model" --plan "$dir/plan.json" $(conversion "$name") $device --out "$dir/hybrid"
         hybrids+=("$name=$dir/hybrid") aligned+=("$name=$group/align/$name") distilled+=("$name=$group/distill/$name")
     done
-    say "$hh" train "${hybrids[@]}" --teacher "$model" --stage align "${mixture[@]}" --length "${ALIGN_LENGTHS:-512,1024}" --batch "${ALIGN_BATCH:-64}" \
+    say "$hh" train "${hybrids[@]}" --teacher "$model" --stage align "${mixture[@]}" $(needles "$share") --length "${ALIGN_LENGTHS:-512,1024}" --batch "${ALIGN_BATCH:-64}" \
         --micro-tokens "${MICRO:-65536}" --tokens "$align_tokens" --lr "${ALIGN_LR:-1e-3}" --save-every 0 $device --out "$group/align"
-    say "$hh" train "${aligned[@]}" --teacher "$model" --stage distill "${mixture[@]}" --length "${LENGTHS:-512,1024,2048}" --batch "${BATCH:-32}" \
+    say "$hh" train "${aligned[@]}" --teacher "$model" --stage distill "${mixture[@]}" $(needles "$share") --length "${LENGTHS:-512,1024,2048}" --batch "${BATCH:-32}" \
         --micro-tokens "${MICRO:-65536}" --tokens "$((tokens - align_tokens))" --lr "${LR:-1e-3}" --save-every "${SAVE_EVERY:-400}" --save-dtype bf16 $device --out "$group/distill"
     [ "$extend_tokens" != 0 ] || return 0
-    say "$hh" train "${distilled[@]}" --stage extend "${mixture[@]}" --length "${EXTEND_LENGTHS:-8192,16384}" --batch "${EXTEND_BATCH:-8}" --micro-tokens "${MICRO:-65536}" \
+    say "$hh" train "${distilled[@]}" --stage extend "${mixture[@]}" $(needles "${EXTEND_NEEDLES:-$share}") --length "${EXTEND_LENGTHS:-8192,16384}" --batch "${EXTEND_BATCH:-8}" --micro-tokens "${MICRO:-65536}" \
         --tokens "$extend_tokens" --lr "${EXTEND_LR:-1e-4}" --save-every 0 --save-dtype bf16 $device --out "$group/extend"
 }
 
@@ -102,7 +102,8 @@ measure() {
         [[ " ${MEASURES:-ruler choice perplexity} " != *" $2 "* || -f "$e/$name-$1.json" ]] ||
             say "$hh" eval "$2" "$name=$path" "${@:3}" $stretch $device --json "$e/$name-$1.json" --summary "$s"
     }
-    once short ruler "${ruler[@]}" --lengths "${SHORT:-1024,2048,4096,8192}" --samples "${SAMPLES:-64}"
+    length=${SHORT-1024,2048,4096,8192}
+    [ -z "$length" ] || once short ruler "${ruler[@]}" --lengths "$length" --samples "${SAMPLES:-64}"
     once choice choice "${files[@]}" --limit "${CHOICE_LIMIT:-0}"
     once perplexity perplexity --file "$data/bench/wikitext2_test.raw" --length 2048
     for length in ${LONG-16384 32768 65536}; do once "$length" ruler "${ruler[@]}" --lengths "$length" --samples "${LONG_SAMPLES:-32}"; done
@@ -111,7 +112,7 @@ all_tasks=niah_single_1,niah_single_2,niah_single_3,niah_multikey_1,niah_multike
 
 if [ "$*" = ablations ]; then
     # Every group is this script over again, with its own share of needle documents.
-    export TOKENS=${TOKENS:-10e6} MICRO=${MICRO:-32768} SHORT=${SHORT:-1024,4096,16384} LONG=${LONG-} SAMPLES=${SAMPLES:-32} MEASURES=${MEASURES:-ruler perplexity} LANES=${LANES:-2}
+    export TOKENS=${TOKENS:-10e6} MICRO=${MICRO:-32768} SHORT=${SHORT-1024,4096,16384} LONG=${LONG-} SAMPLES=${SAMPLES:-32} MEASURES=${MEASURES:-ruler perplexity} LANES=${LANES:-2}
     export TASKS=${TASKS:-niah_single_1,niah_single_2,niah_single_3,niah_multikey_1} SAVE_EVERY=${SAVE_EVERY:-0}
     mkdir -p "$out/ablations"
     [ ! -d "$out/probe" ] || [ -d "$out/ablations/probe" ] || cp -r "$out/probe" "$out/ablations/probe"

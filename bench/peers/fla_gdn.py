@@ -1,8 +1,9 @@
 """Gated DeltaNet's forward of flash-linear-attention's Triton kernels (pip install fla-core einops) at the shapes of
 bench/cuda/bench_gdn.cu, calls in CUDA graphs. Prints case and microseconds; stops after the seconds given (Triton
-compiles and tunes on first use).
+compiles and tunes on first use, some hundred variants a
+width: several at once, each with its WIDTH, fill the cache for a run that measures).
 
-    python3 bench/peers/fla_gdn.py [SECONDS]
+    python3 bench/peers/fla_gdn.py [SECONDS [WIDTH]]
 """
 import sys
 import time
@@ -44,8 +45,9 @@ def measure(heads, width, batch, length):
 
 def main():
     until = time.time() + (float(sys.argv[1]) if len(sys.argv) > 1 else 600)
+    widths = [int(sys.argv[2])] if len(sys.argv) > 2 else [64, 128]
     with torch.no_grad():
-        for heads, width, batch, length in CASES:
+        for heads, width, batch, length in [c for c in CASES if c[1] in widths]:
             if time.time() > until:
                 print("out of time", flush=True)
                 break

@@ -2,7 +2,7 @@
 bench/cuda/bench_gdn_bwd.cu: a forward with its backward, and the forward alone, each in a CUDA graph; the difference is
 the backward, which recomputes the states that ours reads. CSV on stdout; stops after the seconds given.
 
-    python3 bench/peers/fla_gdn_bwd.py [SECONDS]
+    python3 bench/peers/fla_gdn_bwd.py [SECONDS [WIDTH]]
 """
 import sys
 import time
@@ -40,7 +40,8 @@ def measure(spans, length, heads, width):
 
 until = time.time() + (float(sys.argv[1]) if len(sys.argv) > 1 else 600)
 print("who,spans,tokens,heads,width,both_us,forward_us,backward_us")
-for case in CASES:
+widths = [int(sys.argv[2])] if len(sys.argv) > 2 else [64, 128]
+for case in [c for c in CASES if c[3] in widths]:
     if time.time() > until:
         print("out of time")
         break

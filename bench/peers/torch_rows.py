@@ -2,31 +2,12 @@
 import torch
 import torch.nn.functional as F
 
+from graph_time import microseconds
+
 dev, bf = "cuda", torch.bfloat16
 
 
-def time_us(f, n=10):
-    for _ in range(3):
-        f()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            for _ in range(n):
-                f()
-        run = graph.replay
-    except Exception:
-        torch.cuda.synchronize()
-        run = lambda: [f() for _ in range(n)]
-    times = []
-    for _ in range(7):
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        run()
-        b.record()
-        torch.cuda.synchronize()
-        times.append(a.elapsed_time(b) * 1000 / n)
-    return sorted(times)[3]
+stream = torch.cuda.Stream()
 
 
 def line(op, shape, us):
@@ -56,17 +37,19 @@ rms_c, swiglu_c, rope_c = torch.compile(rms), torch.compile(swiglu), torch.compi
 
 def both(op, shape, f, *inputs):
     with torch.no_grad():
-        line(op + "_fwd", shape, time_us(lambda: f(*inputs)))
+        line(op + "_fwd", shape, microseconds(lambda: f(*inputs), 10))
     inputs = [x.requires_grad_() for x in inputs]
-    y = f(*inputs)
-    dy = torch.randn_like(y)
-    line(op + "_bwd", shape, time_us(lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True), 3))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        y = f(*inputs)
+        dy = torch.randn_like(y)
+    line(op + "_bwd", shape, microseconds(lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True), 3, stream))
 
 
 for T, C in ((65536, 576), (16384, 2048), (2048, 2048)):
     x, w = torch.randn(T, C, device=dev, dtype=bf), torch.randn(C, device=dev, dtype=bf)
     with torch.no_grad():
-        line("rmsnorm_fwd eager", f"{T}x{C}", time_us(lambda: rms(x, w)))
+        line("rmsnorm_fwd eager", f"{T}x{C}", microseconds(lambda: rms(x, w), 10))
     both("rmsnorm", f"{T}x{C}", rms_c, x, w)
 for T, f in ((65536, 1536), (16384, 6144), (2048, 6144)):
     both("swiglu", f"{T}x{f}", swiglu_c, torch.randn(T, 2 * f, device=dev, dtype=bf))
@@ -75,9 +58,9 @@ for T, h, d, wide in ((65536, 9, 64, 2048), (16384, 16, 128, 8192), (2048, 16, 1
     cos, sin = (torch.randn(T, 1, d // 2, device=dev) for _ in range(2))
     shape = f"{T}x{h}x{d} of {wide}"
     with torch.no_grad():
-        line("rope", shape, time_us(lambda: rope_c(x, cos, sin)))
+        line("rope", shape, microseconds(lambda: rope_c(x, cos, sin), 10))
         w = torch.randn(d, device=dev, dtype=bf)
-        line("rmsnorm_fwd", shape, time_us(lambda: rms_c(x, w)))
+        line("rmsnorm_fwd", shape, microseconds(lambda: rms_c(x, w), 10))
         taps = torch.randn(h * d, 1, 4, device=dev, dtype=bf)
         flat = torch.randn(T, h * d, device=dev, dtype=bf)
         line("conv_fwd", shape, time_us(lambda: conv(flat, taps), 2))
