@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""make_results.py SUMMARY.json [TITLE]: tables in Markdown of what `hydrahead eval --summary` gathered, on standard output.
+"""make_results.py SUMMARY.json [TITLE | --one]: tables in Markdown of what `hydrahead eval --summary` gathered, on standard output.
 
-docs/RESULTS.md is made so from bench/results/smollm2/summary.json; nothing in its tables is written by hand."""
+docs/RESULTS.md is made so from bench/results/smollm2/summary.json; nothing in its tables is written by hand. --one makes one table of
+needle tasks and perplexity instead, as for bench/results/smollm2/ablations/summary.json."""
 import json
 import sys
 
@@ -21,13 +22,22 @@ def cell(x, digits=3):
     return "" if x is None else f"{x:.{digits}f}"
 
 
-if len(sys.argv) > 2:
+one = "--one" in sys.argv
+if len(sys.argv) > 2 and not one:
     print(f"## {sys.argv[2]}\n")
 
 lengths = sorted({int(n) for m in summary.values() for t in m.get("ruler", {}).values() for n in t})
 tasks = []
 for m in summary.values():
     tasks += [t for t in m.get("ruler", {}) if t not in tasks]
+if one:
+    def cells(model, task):
+        found = model.get("ruler", {}).get(task, {})
+        return " / ".join(f"{found[n]:.2f}" for n in sorted(found, key=int))
+    table(["model", "tokens trained"] + tasks + ["perplexity"],
+          [[name, f"{m.get('tokens', 0) / 1e6:.1f} M"] + [cells(m, t) for t in tasks] + [cell(m.get("perplexity"), 1)]
+           for name, m in summary.items()])
+    sys.exit()
 if lengths:
     print("### RULER's needle tasks: share of values found, mean over all tasks\n")
     rows = []
