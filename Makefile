@@ -119,7 +119,7 @@ SUBMAKE = $(MAKE) --no-print-directory $(JOBS)
 # Commands are shown in short; V=1 shows them whole, -s not at all.
 SAY = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,echo "  $(1) $@";) )
 
-.PHONY: all demo test test-hostile test-clients test-arm arm-tests test-cuda cuda-tests cuda-archs cuda-benches test-mpi mpi-tests check format docs bench bench-cpu fuzz install help deps clean models program tests fuzzers benches
+.PHONY: all demo test test-hostile test-clients test-arm arm-tests test-cuda cuda-tests cuda-archs cuda-benches test-mpi mpi-tests check format docs bench bench-cpu bench-cuda fuzz install help deps clean models program tests fuzzers benches
 .DEFAULT_GOAL := all
 
 # Each goal is a second make, so that the build sees what deps has installed.
@@ -297,8 +297,12 @@ $(BUILD)/bench/%: bench/%.c $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
 	$(call SAY,LD)$(CC) $(ALL_CFLAGS) $(if $(CUDA),-I$(CUDA_HOME)/include) -Wno-missing-prototypes $(LDFLAGS) $< $(BUILD)/libhydrahead.a $(LDLIBS) -o $@
 
-# On a machine with a GPU: each kernel beside its floor. They are run by hand.
+# On a machine with a GPU: each kernel beside its floor and its peer, then whole models.
 cuda-benches: $(CUDA_BENCH_BIN)
+
+bench-cuda: deps
+	+@$(SUBMAKE) program cuda-benches CUDA=1
+	@bench/run_cuda.sh
 
 $(BUILD)/bench/cuda/%: bench/cuda/%.cu $(BUILD)/libhydrahead.a
 	@mkdir -p $(@D)
@@ -327,6 +331,7 @@ help:
 	@echo "make fuzz         every parser for FUZZ_SECONDS (60) each; FUZZ=fuzz_gguf chooses one"
 	@echo "make bench        speed of the hot operations, each beside its floor"
 	@echo "make bench-cpu    whole models beside llama.cpp, as ratios; needs make models and Python"
+	@echo "make bench-cuda   kernels and whole models on the GPU beside floors and PyTorch; make test-cuda bench-cuda does all there is"
 	@echo "make models       downloads SmolLM2-135M-Instruct (98 MB) to models/smollm2"
 	@echo "make format       clang-format over all sources"
 	@echo "make docs         docs/VERBS.md from the option tables"

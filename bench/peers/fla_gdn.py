@@ -1,7 +1,7 @@
 """Gated DeltaNet's forward of flash-linear-attention's Triton kernels (pip install fla-core einops) at the shapes of
 bench/cuda/bench_gdn.cu, calls in CUDA graphs. Prints case and microseconds; stops after the seconds given (Triton
-compiles and tunes on first use, some hundred variants a
-width: several at once, each with its WIDTH, fill the cache for a run that measures).
+compiles and tunes on first use, some hundred variants a width: several at once, each with its WIDTH, fill the cache for a
+run that measures).
 
     python3 bench/peers/fla_gdn.py [SECONDS [WIDTH]]
 """

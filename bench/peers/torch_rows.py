@@ -5,8 +5,6 @@ import torch.nn.functional as F
 from graph_time import microseconds
 
 dev, bf = "cuda", torch.bfloat16
-
-
 stream = torch.cuda.Stream()
 
 
