@@ -12,7 +12,8 @@ out=$1
 shift
 mkdir -p "$out/start" || exit 1
 cp "$here/config.json" "$here/tokenizer.json" "$out/start/"
-set -- "$out/start" --stage pretrain $(for f; do printf -- '--data %s ' "$f"; done) --needles "${NEEDLES:-1}"
+books=$# # half of all sequences are needle documents
+set -- "$out/start" --stage pretrain $(for f; do printf -- '--data %s ' "$f"; done) --needles "${NEEDLES:-$((books > 1 ? books : 1))}"
 "$h" train "$@" --length 256 --batch "${BATCH:-512}" --micro-tokens "${MICRO:-131072}" --steps "${STEPS:-3500}" --save-every 1000 --save-dtype bf16 \
     --device "$device" --out "$out/nano" || exit 1
 for f in text_train.txt.gz text_valid.txt.gz; do cp "$here/$f" "$out/nano/"; done

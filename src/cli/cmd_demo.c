@@ -46,24 +46,32 @@ static const hh_option options[] = {{.name = "out",
                                      .min = 1,
                                      .max = 1e6,
                                      .help = "steps of distillation"},
+                                    {.name = "rounds",
+                                     .kind = HH_OPTION_INT,
+                                     .value = &o.rounds,
+                                     .argument = "N",
+                                     .min = 1,
+                                     .max = 20,
+                                     .help = "of distillation at most: each doubles the steps, while the hybrid finds "
+                                             "less than its teacher at the trained length"},
                                     HH_CLI_JSON_OPTION(json),
                                     HH_CLI_COMMON_OPTIONS(common),
                                     {0}};
-static const hh_command command = {.verb = "demo",
-                                   .summary = "the whole job on the shipped model, in minutes, on this machine",
-                                   .words = "",
-                                   .description = "Finds the heads of the small teacher `nano` that retrieval depends "
-                                                  "on, keeps full attention in four of its 32 heads, turns the others "
-                                                  "into Gated DeltaNet, trains the hybrid back to the teacher, and "
-                                                  "looks for needles at 1, 4 and 16 times the trained length: "
-                                                  "for the teacher, for this hybrid, and for a control that keeps as "
-                                                  "many other heads and trains on the same batches. Ends with "
-                                                  "the path of a report.",
-                                   .example =
-                                       "hydrahead demo --samples 1 --align-steps 1 --distill-steps 1 --out demo-out",
-                                   .options = options,
-                                   .min_words = 0,
-                                   .max_words = 0};
+static const hh_command command = {
+    .verb = "demo",
+    .summary = "the whole job on the shipped model, in minutes, on this machine",
+    .words = "",
+    .description = "Finds the heads of the small teacher `nano` that retrieval depends "
+                   "on, keeps full attention in four of its 32 heads, turns the others "
+                   "into Gated DeltaNet, trains the hybrid back to the teacher, and "
+                   "looks for needles at 1, 4 and 16 times the trained length: "
+                   "for the teacher, for this hybrid, and for a control that keeps as "
+                   "many other heads and trains on the same batches. Ends with "
+                   "the path of a report.",
+    .example = "hydrahead demo --samples 1 --align-steps 1 --distill-steps 1 --rounds 1 --out demo-out",
+    .options = options,
+    .min_words = 0,
+    .max_words = 0};
 
 static void say(const char *text) {
     FILE *to = json ? stderr : stdout;

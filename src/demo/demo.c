@@ -6,7 +6,7 @@
 #include "convert/migrate.h"
 #include "convert/select.h"
 #include "data/corpus.h"
-#include "train/trainer.h"
+#include "train/stage.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -15,6 +15,7 @@
 #define CALIBRATION_TOKENS 16384
 #define SENDERS            8
 #define SEQUENCES          16 /* of a training step, each of the native length */
+#define ROUND_SAMPLES      16
 
 hh_demo_options hh_demo_defaults(void) {
     return (hh_demo_options){.out_dir = "demo-out",
@@ -23,7 +24,8 @@ hh_demo_options hh_demo_defaults(void) {
                              .length = {256, 1024, 4096},
                              .pairs = 4,
                              .align_steps = 40,
-                             .distill_steps = 120};
+                             .distill_steps = 60,
+                             .rounds = 5};
 }
 
 static void sayf(hh_demo_say *say, const char *format, ...) HH_PRINTF(2, 3);
@@ -134,7 +136,7 @@ static hh_code run_steps(hh_demo *d, hh_trainer *t, hh_demo_curve *curve, hh_err
         hh_step_report r;
         char note[64];
         HH_TRY_GOTO(code, hh_trainer_step(t, &r, err), done);
-        curve->step[curve->n] = (double)t->step;
+        curve->step[curve->n] = (double)curve->n + 1;
         for (int i = 0; i < 2; i++) curve->loss[i][curve->n] = t->student[i].loss;
         curve->n++;
         d->trained_tokens += r.n_tokens;
@@ -146,7 +148,8 @@ done:
     return code;
 }
 
-static hh_code train(hh_demo *d, const hh_stage *stage, const char *name, int64_t steps, double lr,
+/* What a stage is run on and goes into; `round` counts from 0. */
+static hh_code train(hh_demo *d, const hh_stage *stage, int64_t round, int64_t steps, double lr,
                      const hh_mixture *mixture, hh_demo_curve *curve, hh_error *err) {
     const int64_t native = d->model[HH_DEMO_TEACHER]->config.max_position;
     hh_trainer_options o = hh_trainer_defaults(stage, steps);
@@ -158,11 +161,13 @@ static hh_code train(hh_demo *d, const hh_stage *stage, const char *name, int64_
                                    .n_lengths = 1,
                                    .micro_tokens = SEQUENCES * native / 2,
                                    .background_weight = 1,
-                                   .seed = d->o.seed,
+                                   .seed = d->o.seed + (uint64_t)round,
                                    .fill = hh_sequence_from_mixture,
                                    .context = (void *)mixture};
-    *curve = (hh_demo_curve){.stage = name, .step = hh_alloc(sizeof(double) * (size_t)steps)};
-    for (int i = 0; i < 2; i++) curve->loss[i] = hh_alloc(sizeof(double) * (size_t)steps);
+    const size_t room = sizeof(double) * (size_t)(curve->n + steps);
+    curve->stage = stage->name;
+    curve->step = hh_realloc(curve->step, room);
+    for (int i = 0; i < 2; i++) curve->loss[i] = hh_realloc(curve->loss[i], room);
     hh_trainer *t;
     HH_TRY(hh_trainer_new(&t, &o, d->model[HH_DEMO_TEACHER], &d->model[HH_DEMO_CAUSAL], 2, err));
     hh_code code = run_steps(d, t, curve, err);
@@ -170,7 +175,49 @@ static hh_code train(hh_demo *d, const hh_stage *stage, const char *name, int64_
     return code;
 }
 
-static hh_code train_stages(hh_demo *d, hh_error *err) {
+/* Needles for the first n of teacher, causal hybrid and control. */
+static hh_code find_needles(hh_demo *d, hh_ruler_result *found, int64_t n, int64_t n_lengths, int64_t samples,
+                            uint32_t seed, hh_error *err) {
+    static const char *const names[] = {"teacher", "causal", "random"};
+    for (int i = 0; i < HH_DEMO_MODELS; i++)
+        d->subject[i] = (hh_subject){.name = names[i], .model = d->model[i], .tokenizer = d->tokenizer};
+    const hh_ruler_options o = {.task = &d->task,
+                                .length = d->o.length,
+                                .n_tasks = 1,
+                                .n_lengths = n_lengths,
+                                .n_samples = samples,
+                                .seed = seed};
+    return hh_eval_ruler(found, d->subject, n, &o, err);
+}
+
+/* Whether the causal hybrid finds nearly what its teacher finds at the native length; by other draws than what is shown. */
+static hh_code retrieves(hh_demo *d, int64_t round, bool *out, hh_demo_say *say, hh_error *err) {
+    hh_ruler_result r = {0};
+    const uint32_t seed = (uint32_t)d->o.seed + 2000 + (uint32_t)round;
+    hh_code code = find_needles(d, &r, HH_DEMO_CAUSAL + 1, 1, ROUND_SAMPLES, seed, err);
+    const double teacher = code == HH_OK ? hh_ruler_cell_at(&r, HH_DEMO_TEACHER, 0, 0)->accuracy : 0;
+    const double causal = code == HH_OK ? hh_ruler_cell_at(&r, HH_DEMO_CAUSAL, 0, 0)->accuracy : 0;
+    hh_ruler_result_release(&r);
+    *out = causal >= 0.9 * teacher;
+    if (code == HH_OK && !*out)
+        sayf(say,
+             "After %" PRId64 " steps the causal hybrid finds %.0f %% of %d numbers, its teacher %.0f %%: both "
+             "hybrids are distilled for as many again.",
+             d->curve[1].n, 100 * causal, ROUND_SAMPLES, 100 * teacher);
+    return code;
+}
+
+static hh_code distill(hh_demo *d, const hh_mixture *mixture, hh_demo_say *say, hh_error *err) {
+    bool enough = false;
+    for (int64_t round = 0; !enough && round < d->o.rounds; round++) {
+        const int64_t steps = round ? d->curve[1].n : d->o.distill_steps; /* every round doubles them */
+        HH_TRY(train(d, &hh_stage_distill, round, steps, 7e-4, mixture, &d->curve[1], err));
+        if (round + 1 < d->o.rounds) HH_TRY(retrieves(d, round, &enough, say, err));
+    }
+    return HH_OK;
+}
+
+static hh_code train_stages(hh_demo *d, hh_demo_say *say, hh_error *err) {
     char *text = hh_text_shipped_path(false);
     const char *files[] = {text};
     const hh_mixture_options o = {.files = files, .n_files = 1, .needles = 1, .seed = d->o.seed};
@@ -178,9 +225,8 @@ static hh_code train_stages(hh_demo *d, hh_error *err) {
     hh_code code = hh_mixture_new(&mixture, d->tokenizer, &o, err);
     hh_free(text);
     HH_TRY(code);
-    code = train(d, &hh_stage_align, "align", d->o.align_steps, 3e-3, mixture, &d->curve[0], err);
-    if (code == HH_OK)
-        code = train(d, &hh_stage_distill, "distill", d->o.distill_steps, 7e-4, mixture, &d->curve[1], err);
+    code = train(d, &hh_stage_align, 0, d->o.align_steps, 3e-3, mixture, &d->curve[0], err);
+    if (code == HH_OK) code = distill(d, mixture, say, err);
     hh_mixture_free(mixture);
     return code;
 }
@@ -194,19 +240,6 @@ static hh_code save_hybrids(const hh_demo *d, hh_error *err) {
         hh_free(dir);
     }
     return code;
-}
-
-static hh_code find_needles(hh_demo *d, hh_error *err) {
-    static const char *const names[] = {"teacher", "causal", "random"};
-    for (int i = 0; i < HH_DEMO_MODELS; i++)
-        d->subject[i] = (hh_subject){.name = names[i], .model = d->model[i], .tokenizer = d->tokenizer};
-    const hh_ruler_options o = {.task = &d->task,
-                                .length = d->o.length,
-                                .n_tasks = 1,
-                                .n_lengths = HH_DEMO_LENGTHS,
-                                .n_samples = d->o.samples,
-                                .seed = (uint32_t)d->o.seed + 1000}; /* other draws than the pairs' */
-    return hh_eval_ruler(&d->needles, d->subject, HH_DEMO_MODELS, &o, err);
 }
 
 static void say_scores(const hh_demo *d, hh_demo_say *say) {
@@ -244,12 +277,13 @@ hh_code hh_demo_run(hh_demo *d, hh_backend *be, const hh_demo_options *o, hh_dem
          "KV cache: %.0f bytes a token in the teacher, %.0f in the causal hybrid, %.0f in the control. Training both "
          "on the same batches:",
          d->cache_bytes[0], d->cache_bytes[1], d->cache_bytes[2]);
-    HH_TRY(train_stages(d, err));
+    HH_TRY(train_stages(d, say, err));
     HH_TRY(save_hybrids(d, err));
     sayf(say,
          "Hiding %" PRId64 " numbers in book text at each length, with keys and numbers that were never trained on:",
          d->o.samples);
-    HH_TRY(find_needles(d, err));
+    HH_TRY(find_needles(d, &d->needles, HH_DEMO_MODELS, HH_DEMO_LENGTHS, d->o.samples, (uint32_t)d->o.seed + 1000,
+                        err)); /* other draws than the pairs' */
     d->seconds = hh_now() - d->start;
     return HH_OK;
 }

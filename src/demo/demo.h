@@ -20,7 +20,10 @@ typedef struct hh_demo_options {
     int64_t samples;                 /* needles a length */
     int64_t length[HH_DEMO_LENGTHS]; /* tokens of the needle prompts */
     int64_t pairs;                   /* counterfactual pairs a capability */
-    int64_t align_steps, distill_steps;
+    int64_t align_steps;
+    int64_t distill_steps;
+    int64_t
+        rounds; /* at most: each doubles these steps, while the causal hybrid does not find what its teacher finds */
     uint64_t seed;
     bool color; /* of the terminal's tables */
 } hh_demo_options;

@@ -274,6 +274,17 @@ static void test_students_learn_side_by_side(void **state) {
     assert_int_equal(run_verb("hydrahead train a=nano a=nano %s --out \"$TMP\"/twice", rest), 2);
 }
 
+/* The demo's hybrids are distilled for longer while the one with the best heads finds less than its teacher. */
+static void test_the_demo_goes_on(void **state) {
+    (void)state;
+    assert_int_equal(run_line("hydrahead demo --samples 1 --align-steps 1 --distill-steps 1 --rounds 2 --json --out "
+                              "\"$TMP\"/demo",
+                              240, &out, &errors),
+                     0);
+    assert_non_null(strstr(errors.data, "After 1 steps the causal hybrid finds 0 % of 16 numbers, its teacher 100 %"));
+    assert_non_null(strstr(out.data, "\"trained_tokens\": 12288")); /* three steps of 16 x 256 */
+}
+
 /* What is refused leaves nothing behind. */
 static void test_refusals_leave_nothing(void **state) {
     (void)state;
@@ -427,6 +438,7 @@ int main(void) {
         cmocka_unit_test(test_no_verb_ignores_an_option),
         cmocka_unit_test(test_transfer_hands_options_on),
         cmocka_unit_test(test_students_learn_side_by_side),
+        cmocka_unit_test(test_the_demo_goes_on),
         cmocka_unit_test(test_refusals_leave_nothing),
         cmocka_unit_test(test_a_text_may_be_typed),
         cmocka_unit_test(test_pairs_of_ones_own),
