@@ -24,7 +24,7 @@ hh_demo_options hh_demo_defaults(void) {
                              .length = {256, 1024, 4096},
                              .pairs = 4,
                              .align_steps = 40,
-                             .distill_steps = 60,
+                             .distill_steps = 80,
                              .rounds = 5};
 }
 
