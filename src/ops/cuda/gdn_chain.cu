@@ -26,8 +26,29 @@ typedef struct chain_place {
     int64_t n_before, n_chunks;
 } chain_place;
 
-/* Barriers of a block beside 0: the chain's own; V^ and S of an even or odd chunk are there; they have been read. */
+/* Barriers of a block beside 0: the chain's own; V^ and S of an even or odd chunk are there; they have been read.
+ *
+ * What orders the fragments of chunk c, whose chain passes CHAIN three times:
+ *     R, decayed  put before the second CHAIN, before the third; taken behind it; put again two CHAINs later, in c + 1
+ *     S, V        put before the first CHAIN, before the third; taken by the output behind THERE, at which the chain
+ *                 arrives behind the third; put again, in c + 2, behind READ, at which every warp of the output arrives
+ *                 when it has taken its last. The chain takes S between the first and the second.
+ * By PTX, what a warp did before it arrived is done for all others when the barrier completes, be the arrival bar.sync or
+ * bar.arrive. compute-sanitizer's racecheck (CUDA 13.0) reports as if bar.arrive were none, and an access open until its
+ * own warp has passed a bar.sync: V's put beside its take when the chain arrived at THERE before the third CHAIN, S's
+ * never. So the chain arrives behind it. Between the output's takes and READ no bar.sync stands: put beside take<true>
+ * may be reported, and tools/sanitize_cuda.sh counts it apart. */
 enum { CHAIN = 1, THERE = 2, READ = 4 };
+
+/* A fragment to and from shared memory, in registers' order. */
+static __device__ __forceinline__ void put(uint4 *to, const uint32_t a[4]) {
+    to[threadIdx.x & 31] = make_uint4(a[0], a[1], a[2], a[3]);
+}
+/* OUTPUT: by the output's warps; reports of racecheck tell who takes by this name alone. */
+template <bool OUTPUT> static __device__ __forceinline__ void take(uint32_t a[4], const uint4 *from) {
+    uint4 v = from[threadIdx.x & 31];
+    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
+}
 
 /* This warp has read its last of a stage: every block of the cluster may send to it again. */
 static __device__ __forceinline__ void release(uint64_t *empty) {
@@ -127,7 +148,7 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
             hh_pack_fragment(a, S[i]);
-            hh_gdn_put(sh.S[odd][OWN * w + i], a);
+            put(sh.S[odd][OWN * w + i], a);
         }
         hh_mbarrier_wait(&sh.full[walk.at], walk.parity);
         load_rows<D>(K, walk, tile::K);
@@ -140,10 +161,10 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
             if (j <= w) hh_ldmatrix_at(Bm[j], walk.stage + walk.rows[j] + tile::Bm);
         hh_barrier(CHAIN, 128);
 #pragma unroll
-        for (int k = 0; k < D / 16; k++) hh_gdn_take(S_in[k], sh.S[odd][k]);
+        for (int k = 0; k < D / 16; k++) take<false>(S_in[k], sh.S[odd][k]);
         hh_gdn_times_state<D>(acc, S_in, K);
         hh_gdn_pack_R(a, acc, v, x.into + 16 * w);
-        hh_gdn_put(sh.R[w], a);
+        put(sh.R[w], a);
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -155,23 +176,23 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (j <= w) {
-                hh_gdn_take(a, sh.R[j]);
+                take<false>(a, sh.R[j]);
                 hh_mma_pair(acc, a, Bm[j]); /* F6 */
             }
         hh_pack_fragment(a, acc);
-        hh_gdn_put(sh.V[odd][w], a);
+        put(sh.V[odd][w], a);
         hh_gdn_scale_tokens(acc, x.out + 16 * w);
         hh_pack_fragment(a, acc);
-        hh_gdn_put(sh.decayed[w], a);
+        put(sh.decayed[w], a);
         const float last = x.into[HH_GDN_CHUNK - 1];
-        hh_barrier_arrive(THERE + odd, 256);
         hh_barrier(CHAIN, 128);
+        hh_barrier_arrive(THERE + odd, 256);
         release(&sh.empty[walk.at]);
 #pragma unroll
         for (int i = 0; i < OWN * 8; i++) S[i / 8][i / 4 % 2][i % 4] *= last;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            hh_gdn_take(a, sh.decayed[j]);
+            take<false>(a, sh.decayed[j]);
 #pragma unroll
             for (int i = 0; i < OWN; i++) hh_mma_pair(S[i], a, KT[j][i]); /* F8 */
         }
@@ -205,19 +226,19 @@ static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_
             if (j <= w) hh_ldmatrix_at(P[j], walk.stage + walk.rows[j] + tile::P);
         hh_barrier(THERE + odd, 256);
 #pragma unroll
-        for (int k = 0; k < D / 16; k++) hh_gdn_take(S_in[k], sh.S[odd][k]);
+        for (int k = 0; k < D / 16; k++) take<true>(S_in[k], sh.S[odd][k]);
         hh_gdn_times_state<D>(acc, S_in, b);
         hh_gdn_scale_tokens(acc, x.into + 16 * w);
         release(&sh.empty[walk.at]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (j <= w) {
-                hh_gdn_take(a, sh.V[odd][j]);
+                take<true>(a, sh.V[odd][j]);
                 hh_mma_pair(acc, a, P[j]); /* F7 */
             }
         uint32_t own[OWN][4];
 #pragma unroll
-        for (int i = 0; i < OWN; i++) hh_gdn_take(own[i], sh.S[odd][OWN * w + i]);
+        for (int i = 0; i < OWN; i++) take<true>(own[i], sh.S[odd][OWN * w + i]);
         if (chunk + 2 < n_chunks) hh_barrier_arrive(READ + odd, 256);
         hh_pack_fragment(a, acc);
         hh_gdn_store_rows(o, io.o_stride, left, sh.turn[w], a);

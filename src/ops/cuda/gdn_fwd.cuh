@@ -72,15 +72,6 @@ void hh_gdn_wide(hh_backend *be, const hh_gdn_io *x, const void *from);
 void hh_gdn_chain(hh_backend *be, const hh_gdn_io *x, const void *from);
 extern int hh_gdn_chunked_path; /* for benchmarks: 1 wide, 2 chain, 3 neither; 0 chooses */
 
-/* A fragment to and from shared memory, in registers' order. */
-static __device__ __forceinline__ void hh_gdn_put(uint4 *to, const uint32_t a[4]) {
-    to[threadIdx.x & 31] = make_uint4(a[0], a[1], a[2], a[3]);
-}
-static __device__ __forceinline__ void hh_gdn_take(uint32_t a[4], const uint4 *from) {
-    uint4 v = from[threadIdx.x & 31];
-    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
-}
-
 /* acc [16 columns of the state, 16 tokens] = S^T X^T; X, 16 rows, has been loaded to `b`. Even and odd
  * steps are summed apart: half the latency. */
 template <int D>
