@@ -453,7 +453,7 @@ static __device__ __forceinline__ void begin(finish_shared<D> &s, const gdn_bwd 
     copy_tile<GDN_N, D>(s.V_tile, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
     copy_tile<GDN_N, D>(s.O_tile, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
     copy_tile<GDN_N, D>(s.R_tile, gdn_row<hh_bf16>(x.v, c.t, h, D), x.v.stride, c.n);
-    for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += TILE_THREADS) hh_copy_async(s.A0 + i * 8, A0 + i * 8, true);
+    copy_tile<GDN_N, GDN_N>(s.A0, A0, SQUARE, GDN_N);
     copy_columns<D>(s.S, S0, 0);
     hh_gdn_sum_gates(s.G, gdn_row<float>(x.g, c.t, h, 1), x.g.stride, c.n);
     for (int i = threadIdx.x; i < GDN_N; i += TILE_THREADS)

@@ -133,8 +133,7 @@ template <int D> static __global__ void __launch_bounds__(TILE_THREADS, 2) facto
     const hh_bf16 *A0_beta = (const hh_bf16 *)(scratch + gdn_bwd_at_dS(D));
     copy_tile<GDN_N, D>(s.K, gdn_row<hh_bf16>(x.k, c.t, h, D), x.k.stride, c.n);
     copy_tile<GDN_N, D>(s.Q, gdn_row<hh_bf16>(x.q, c.t, h, D), x.q.stride, c.n);
-    for (int i = threadIdx.x; i < GDN_N * SQUARE / 8; i += TILE_THREADS)
-        hh_copy_async(s.A0_beta + i * 8, A0_beta + i * 8, true);
+    copy_tile<GDN_N, GDN_N>(s.A0_beta, A0_beta, SQUARE, GDN_N);
     hh_copy_commit();
     copy_tile<GDN_N, D>(s.dO, gdn_row<hh_bf16>(x.do_, c.t, h, D), x.do_.stride, c.n);
     hh_copy_commit();
