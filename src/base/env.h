@@ -2,7 +2,8 @@
  *
  *   HYDRAHEAD_CHECK=nan          what the model computes is looked through for NaN and infinities, op by op
  *   HYDRAHEAD_CHECK=cpu          every operation runs twice, on the device and on the CPU, and the first that differs is named
- *   HYDRAHEAD_CHECK=cuda         the GPU is waited for after every operation, so that a fault names the one that made it
+ *   HYDRAHEAD_CHECK=cuda         the GPU is waited for after every operation, so that a fault names the one that made it; what
+ *                                operations take of scratch, and what products write, starts as NaN
  *   HYDRAHEAD_TRACE=FILE         every operation with its shapes and its time, as a Chrome trace; not with HYDRAHEAD_CHECK=cpu
  *   HYDRAHEAD_DEVICE=NAME        where to compute when --device does not say: "cpu", "cuda", "cuda:N"
  *   HYDRAHEAD_ISA=NAME           CPU kernels: "reference", "avx2", "avx512", "avx512_vnni" instead of the best this processor has

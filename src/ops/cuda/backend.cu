@@ -48,6 +48,13 @@ void hh_cuda_end(hh_backend *be, cudaError_t code) {
     if (code != cudaSuccess) hh_cuda_fault(be, c->op, cudaGetErrorString(code));
 }
 
+void (*hh_cuda_on_launch)(const char *kernel);
+
+void hh_cuda_tell_launch(const void *kernel) {
+    const char *name = NULL;
+    if (cudaFuncGetName(&name, kernel) == cudaSuccess) hh_cuda_on_launch(name);
+}
+
 static hh_code sync(hh_backend *be, hh_error *err) {
     hh_cuda *c = hh_cuda_of(be);
     cudaError_t e = cudaStreamSynchronize(c->stream);
@@ -132,7 +139,17 @@ void hh_cuda_scratch_begin(hh_backend *be) {
 }
 
 void *hh_cuda_scratch(hh_backend *be, size_t bytes) {
-    return hh_arena_alloc(&be->scratch, (bytes + 255) / 256 * 256);
+    bytes = (bytes + 255) / 256 * 256;
+    void *p = hh_arena_alloc(&be->scratch, bytes);
+    hh_cuda_poison(be, p, bytes, bytes, 1);
+    return p;
+}
+
+void hh_cuda_poison(hh_backend *be, void *at, size_t apart, size_t bytes, size_t rows) {
+    hh_cuda *c = hh_cuda_of(be);
+    if (!c->check || !bytes || !hh_cuda_begin(be, "poison", NULL, 0)) return;
+    hh_cuda_end(be, apart == bytes ? cudaMemsetAsync(at, 0xff, bytes * rows, c->stream)
+                                   : cudaMemset2DAsync(at, apart, 0xff, bytes, rows, c->stream));
 }
 
 size_t hh_cuda_scratch_left(hh_backend *be) {
@@ -299,6 +316,8 @@ static void record_drop(hh_backend *be, const void *owner) {
 
 /* -- opening -- */
 
+int hh_cuda_taken_for;
+
 #define HH_CUDA(name) extern "C" hh_##name##_fn hh_##name##_cuda;
 #include "ops/cuda/table.def"
 #undef HH_CUDA
@@ -346,6 +365,7 @@ static hh_code choose_device(hh_cuda *c, int device, hh_error *err) {
     c->arch = p.major * 10 + p.minor;
     c->shared_bytes = p.sharedMemPerBlockOptin;
     c->l2_bytes = (size_t)p.l2CacheSize;
+    if (hh_cuda_taken_for) c->arch = hh_cuda_taken_for, c->shared_bytes = (size_t)(c->arch == 80 ? 163 : 99) << 10;
     if (c->arch < 80)
         return hh_fail(err, HH_EUNSUPPORTED, "GPU %d (%s) has compute capability %d.%d; bf16 needs 8.0 or later",
                        device, p.name, p.major, p.minor);

@@ -58,7 +58,7 @@ typedef struct hh_cuda {
     hh_cuda_mode mode;
     hh_cuda_recording *recordings, *current;
     uint64_t hash;  /* of the calls since the recording began */
-    bool check;     /* HYDRAHEAD_CHECK=cuda: wait after every op, so that a fault names its op */
+    bool check;     /* HYDRAHEAD_CHECK=cuda: wait after every op, so that a fault names its op; see hh_cuda_poison */
     const char *op; /* last launched */
     hh_error fault; /* the first; sync reports it */
 } hh_cuda;
@@ -78,6 +78,11 @@ template <typename T> static inline const T *hh_cuda_list(hh_backend *be, const 
 void hh_cuda_scratch_begin(hh_backend *be);
 void *hh_cuda_scratch(hh_backend *be, size_t bytes);
 size_t hh_cuda_scratch_left(hh_backend *be);
+
+/* With HYDRAHEAD_CHECK=cuda, `rows` times `bytes` bytes that are `apart` become NaN: scratch before an op has it, and what
+ * a product of a library is to write. A number that nobody wrote shows in the result, also where compute-sanitizer's
+ * initcheck, which does not see what the copy engine stores, would call a number unwritten that a library has written. */
+void hh_cuda_poison(hh_backend *be, void *at, size_t apart, size_t bytes, size_t rows);
 
 #define HH_CUDA_MIX_START 14695981039346656037ull
 /* A hash that takes words of 8 bytes, for what a replay compares at every launch. */
@@ -102,6 +107,12 @@ void hh_cuda_end(hh_backend *be, cudaError_t code);
 /* For libraries: a failure in words. */
 void hh_cuda_fault(hh_backend *be, const char *what, const char *why);
 
+/* For tests: told the name of every kernel of ours that is launched or recorded; the compute capability, 80 or 86, that
+ * GPUs are taken for when they are opened. */
+extern "C" void (*hh_cuda_on_launch)(const char *kernel);
+extern "C" int hh_cuda_taken_for;
+void hh_cuda_tell_launch(const void *kernel);
+
 /* Launches kernel<<<grid, block, shared>>>(arguments) on the stream. Arguments are plain values; structures among them
  * are cleared before they are filled, for their bytes are compared in a replay. Where `shared` and a kernel's
  * static shared memory may pass 48 KB together, the limit is raised here. An empty grid launches nothing. */
@@ -121,6 +132,7 @@ static inline void hh_cuda_launch(hh_backend *be, const char *op, void (*kernel)
     if (c->mode != HH_CUDA_RUN) ((k.arguments = hh_cuda_mix(k.arguments, &arguments, sizeof arguments)), ...);
     if (!hh_cuda_begin(be, op, &k, sizeof k)) return;
     if (shared > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (hh_cuda_on_launch) hh_cuda_tell_launch((const void *)kernel);
     kernel<<<grid, block, shared, c->stream>>>((P)arguments...);
     hh_cuda_end(be, cudaGetLastError());
 }

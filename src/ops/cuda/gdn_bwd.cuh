@@ -52,6 +52,7 @@ int64_t gdn_bwd_scratch_plain(int64_t D); /* bytes a chunk and head */
  * computes all gradients of a chunk from S0, dS1 and its tokens. */
 gdn_bwd_tile_fn gdn_bwd_prepare, gdn_bwd_scan, gdn_bwd_finish;
 
+extern "C" int64_t hh_gdn_bwd_window; /* for tests: chunks in a window; 0 chooses */
 int64_t gdn_bwd_choose_window(hh_backend *be, const hh_span *span, int64_t n_spans, int64_t heads, int64_t D);
 int64_t gdn_bwd_window_bytes(int64_t D);
 

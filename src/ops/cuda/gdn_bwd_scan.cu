@@ -306,6 +306,8 @@ template <int D> static void launch(hh_backend *be, const gdn_bwd *x) {
     hh_cuda_launch(be, "gdn_bwd", scan<D>, dim3((unsigned)n, heads, slices), block, shared, *x);
 }
 
+int64_t hh_gdn_bwd_window;
+
 /* Two walks of a window's length and a step of `combine` (about six of a walk's, for it waits for memory) a window,
  * instead of one walk through the longest span: worth it for long ones, as long as all blocks run at once. */
 int64_t gdn_bwd_choose_window(hh_backend *be, const hh_span *span, int64_t n_spans, int64_t heads, int64_t D) {
@@ -316,6 +318,7 @@ int64_t gdn_bwd_choose_window(hh_backend *be, const hh_span *span, int64_t n_spa
         chunks += c;
         if (c > longest) longest = c;
     }
+    if (hh_gdn_bwd_window) return hh_gdn_bwd_window;
     while (n < at_once && 3 * n * n < chunks) n++;
     const int64_t window = hh_ceil_div(chunks, n);
     return n > 1 && 10 * longest > 13 * (2 * window + 6 * n) ? window : 0;

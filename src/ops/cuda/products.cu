@@ -145,6 +145,9 @@ static void run_plan(hh_backend *be, const char *op, descriptors *s, const plan 
     memset(&call, 0, sizeof call);
     call.key = p->key;
     call.d = d, call.left = left, call.right = right, call.bias = bias;
+    const plan_key *k = &p->key;
+    const size_t size = k->d_f32 ? sizeof(float) : sizeof(hh_bf16);
+    if (!k->add) hh_cuda_poison(be, d, (size_t)k->ldd * size, (size_t)k->rows * size, (size_t)k->cols);
     if (!hh_cuda_begin(be, op, &call, sizeof call)) return;
     float one = 1, beta = p->key.add ? 1.0f : 0.0f;
     cublasStatus_t e = cublasLtMatmul(c->lt, &s->product, &one, right, &s->a, left, &s->b, &beta, d, &s->d, d, &s->d,
@@ -152,6 +155,8 @@ static void run_plan(hh_backend *be, const char *op, descriptors *s, const plan 
     if (e != CUBLAS_STATUS_SUCCESS) hh_cuda_fault(be, op, cublasLtGetStatusString(e));
     hh_cuda_end(be, cudaGetLastError());
 }
+
+bool hh_cuda_plain_products;
 
 void hh_cuda_product(hh_backend *be, const char *op, hh_tensor d, hh_tensor a, bool a_turned, hh_tensor b,
                      bool b_turned, const void *bias, bool add) {
@@ -176,7 +181,7 @@ void hh_cuda_product(hh_backend *be, const char *op, hh_tensor d, hh_tensor a, b
     descriptors s;
     describe(&s, &key, bias);
     const plan *p = plan_of(hh_cuda_of(be), &s, &key);
-    if (k > 0 && p->found)
+    if (k > 0 && p->found && !hh_cuda_plain_products)
         run_plan(be, op, &s, p, d.data, a.data, b.data, bias);
     else
         run_plain(be, op, d.data, a.data, b.data, bias, &p->key);

@@ -33,6 +33,9 @@ hh_linear hh_cuda_linear_as(hh_backend *be, const hh_linear *w, hh_dtype dtype, 
  * shapes or alignment are not for it. */
 bool hh_cuda_matvec(hh_backend *be, hh_tensor y, hh_tensor x, const hh_linear *w, bool accumulate);
 
+/* For tests: the plain kernel takes all products, also those that the library has a plan for. */
+extern "C" bool hh_cuda_plain_products;
+
 /* loss.cu: rows of a tile and of a part of it, at most. Benchmarks change them. */
 extern int64_t hh_cuda_head_tile, hh_cuda_head_part;
 
