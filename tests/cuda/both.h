@@ -24,17 +24,12 @@ static inline void in_both_types(void (*body)(void)) {
 /* All bytes of the GPU's rows, one row behind another. */
 static inline char *twin_bytes(both b, size_t *bytes) {
     hh_error err = {0};
-    size_t row = hh_dtype_bytes(b.gpu.dtype, hh_tensor_row_count(b.gpu));
+    const size_t row = hh_dtype_bytes(b.gpu.dtype, hh_tensor_row_count(b.gpu));
     char *out = hh_arena_alloc(&tw.host, row * (size_t)b.gpu.dim[0] + 1);
     assert_ok(tw.gpu->sync(tw.gpu, &err));
     *bytes = row * (size_t)b.gpu.dim[0];
-    if (hh_tensor_is_dense(b.gpu)) {
-        tw.gpu->to_host(tw.gpu, out, b.gpu.data, *bytes);
-        return out;
-    }
-    for (int64_t i = 0; i < b.gpu.dim[0]; i++)
-        tw.gpu->to_host(tw.gpu, out + (size_t)i * row,
-                        (const char *)b.gpu.data + hh_dtype_bytes(b.gpu.dtype, i * b.gpu.stride), row);
+    const char *raw = twin_download(b);
+    for (int64_t i = 0; i < b.gpu.dim[0]; i++) memcpy(out + (size_t)i * row, raw + (size_t)i * twin_apart(b), row);
     return out;
 }
 

@@ -11,6 +11,8 @@
 
 enum { MAX_SPANS = 8 };
 
+extern int64_t hh_gdn_bwd_window; /* ops/cuda/gdn_bwd.cuh */
+
 typedef enum keys { KEYS_RANDOM, KEYS_REPEATED, KEYS_SOME_ZERO } keys;
 
 typedef struct problem {
@@ -121,10 +123,13 @@ static const hh_precision precisions[] = {HH_PRECISION_AUTO, HH_PRECISION_F32};
 
 static void widths_and_packed_spans(void **unused) {
     (void)unused;
-    const int64_t D[] = {5, 16, 32, 64, 96, 128, 200, 256}, length[] = {0, 1, 63, 64, 65, 130};
+    const int64_t D[] = {5, 16, 32, 64, 96, 128, 200, 256}, length[] = {0, 1, 65, 63, 64, 130};
     for (int i = 0; i < 2; i++) {
         if (!twin_open(precisions[i])) skip();
-        for (size_t w = 0; w < sizeof D / sizeof *D; w++) compare(packed(2, D[w], 6, length), mild(), "some width");
+        for (size_t w = 0; w < sizeof D / sizeof *D; w++) {
+            if (quick() && (D[w] % 32 || D[w] > (i ? 64 : 128))) continue;
+            compare(packed(at_most(2, 1), D[w], at_most(6, 3), length), mild(), "some width");
+        }
         twin_close();
     }
 }
@@ -134,20 +139,22 @@ static void lengths(void **unused) {
     const int64_t T[] = {1, 2, 15, 16, 17, 48, 63, 64, 65, 127, 129};
     for (int i = 0; i < 2; i++) {
         if (!twin_open(precisions[i])) skip();
-        for (size_t n = 0; n < sizeof T / sizeof *T; n++)
-            for (int64_t D = 64; D <= 128; D += 64) compare(packed(3, D, 1, &T[n]), mild(), "some length");
+        for (size_t n = 0; n < sizeof T / sizeof *T; n += quick() ? 3 : 1)
+            for (int64_t D = 64; D <= at_most(128, i ? 64 : 128); D += 64)
+                compare(packed(at_most(3, 1), D, 1, &T[n]), mild(), "some length");
         twin_close();
     }
 }
 
-/* A sequence long enough to be cut into pieces that run at once, beside short ones. */
+/* A sequence long enough to be cut into windows that run at once, beside short ones; quick: it is cut all the same. */
 static void a_long_sequence(void **unused) {
     (void)unused;
-    const int64_t length[] = {70, 9000, 1};
+    const int64_t length[] = {70, at_most(9000, 450), 1};
+    hh_gdn_bwd_window = quick() ? 3 : 0;
     const double decay[] = {1e-3, 1};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < at_most(2, 1); i++) {
         if (!twin_open(precisions[i])) skip();
-        for (int d = 0; d < 2; d++) {
+        for (int d = 0; d < at_most(2, 1); d++) {
             problem p = packed(1, 64, 3, length);
             p.decay = decay[d];
             compare(p, mild(), "a long sequence");
@@ -156,6 +163,7 @@ static void a_long_sequence(void **unused) {
         }
         twin_close();
     }
+    hh_gdn_bwd_window = 0;
 }
 
 /* Near a decay of -20 a token what reaches g is e^-20 of what reaches the rest: relative error all the same. */
@@ -165,8 +173,8 @@ static void extreme_gates(void **unused) {
     const int64_t length[] = {100, 64};
     for (int i = 0; i < 2; i++) {
         if (!twin_open(precisions[i])) skip();
-        for (int d = 0; d < 4; d++)
-            for (int b = 0; b < 4; b++)
+        for (int d = 0; d < 4; d += quick() ? 3 : 1)
+            for (int b = quick() ? 3 : 0; b < 4; b++)
                 for (int64_t D = 64; D <= 128; D += 64) {
                     problem p = packed(1, D, 2, length);
                     p.decay = decays[d], p.strength = strengths[b];
@@ -184,9 +192,9 @@ static void repeated_and_zero_keys(void **unused) {
     for (int i = 0; i < 2; i++) {
         if (!twin_open(precisions[i])) skip();
         for (int kind = KEYS_REPEATED; kind <= KEYS_SOME_ZERO; kind++)
-            for (int b = 0; b < 2; b++)
+            for (int b = quick() ? 1 : 0; b < 2; b++)
                 for (int64_t D = 64; D <= 128; D += 64) {
-                    problem p = packed(2, D, 2, length);
+                    problem p = packed(at_most(2, 1), D, 2, length);
                     p.keys = (keys)kind, p.strength = strengths[b];
                     compare(p,
                             tw.gpu->activation == HH_DTYPE_F32 ? 2e-4
@@ -239,8 +247,9 @@ static void *bytes_of(hh_tensor t) {
 
 static void two_runs_give_the_same_bits(void **unused) {
     (void)unused;
-    const int64_t length[] = {9000, 200};
+    const int64_t length[] = {at_most(9000, 300), at_most(200, 30)};
     if (!twin_open(HH_PRECISION_AUTO)) skip();
+    hh_gdn_bwd_window = quick() ? 2 : 0;
     for (int64_t D = 64; D <= 128; D += 64) {
         problem p = packed(1, D, 2, length);
         tensors t = make(&p);
@@ -256,6 +265,7 @@ static void two_runs_give_the_same_bits(void **unused) {
                                 hh_dtype_bytes(out[i].gpu.dtype, out[i].gpu.dim[0] * out[i].gpu.stride));
         twin_reset();
     }
+    hh_gdn_bwd_window = 0;
     twin_close();
 }
 

@@ -3,6 +3,7 @@
 #include "support/whole.h"
 
 #include "base/progress.h"
+#include "cuda/card.h"
 #include "model/run.h"
 #include "ops/twice.h"
 
@@ -15,6 +16,11 @@ static const char *const models[] = {
     "llama_gqa3_d64_tied", "hybrid_default", "hybrid_gate_everything", "hybrid_none_all",
     "hybrid_norm",         "hybrid_plain",   "hybrid_llama",           "hybrid_qwen2_bias"};
 enum { N_MODELS = sizeof models / sizeof *models };
+
+/* Quick: two kinds of hybrids and a model without. */
+static bool is_taken(int i) {
+    return !quick() || i == 3 || i == 6 || i == 11;
+}
 
 static bool exact(void) {
     return gpu->activation == HH_DTYPE_F32;
@@ -49,6 +55,7 @@ static void logits(void **unused) {
     (void)unused;
     if (!gpu) skip();
     for (int i = 0; i < N_MODELS; i++) {
+        if (!is_taken(i)) continue;
         expect_close("logits", models[i], whole_logits(gpu, models[i], HH_LOAD_STORED),
                      whole_logits(cpu, models[i], HH_LOAD_STORED), 1e-4, 3e-2);
         expect_equal("logits", models[i], whole_logits(gpu, models[i], HH_LOAD_STORED),
@@ -70,6 +77,7 @@ static void sessions(void **unused) {
     (void)unused;
     if (!gpu) skip();
     for (int i = 1; i < N_MODELS; i += 2) {
+        if (!is_taken(i)) continue;
         expect_close("decoding", models[i], whole_session(gpu, models[i], gpu->activation),
                      whole_session(cpu, models[i], HH_DTYPE_REAL), 1e-4, 3e-2);
         recording(false);
@@ -84,7 +92,9 @@ static void several_sequences(void **unused) {
     (void)unused;
     if (!gpu) skip();
     for (int i = 0; i < N_MODELS; i += 3)
-        expect_equal("tokens", models[i], whole_answers(gpu, models[i]), whole_answers(exact() ? cpu : gpu, models[i]));
+        if (is_taken(i))
+            expect_equal("tokens", models[i], whole_answers(gpu, models[i]),
+                         whole_answers(exact() ? cpu : gpu, models[i]));
 }
 
 /* Parameters whose gradients are further apart, each by its own size, than the whole. */
@@ -104,6 +114,7 @@ static void gradients(void **unused) {
     (void)unused;
     if (!gpu) skip();
     for (int i = 2; i < N_MODELS; i++) {
+        if (!is_taken(i)) continue;
         double a, b;
         numbers here = whole_gradients(gpu, models[i], &a), there = whole_gradients(cpu, models[i], &b);
         print_message("loss           %-24s %.6f, %.6f on the CPU\n", models[i], a, b);
@@ -122,25 +133,25 @@ static void gradients(void **unused) {
  * micro-batches are launched op by op. */
 static void training(void **unused) {
     (void)unused;
-    if (!gpu) skip();
+    if (!gpu || (quick() && exact())) skip();
     static const hh_stage *const stages[] = {&hh_stage_pretrain, &hh_stage_align, &hh_stage_distill};
-    enum { STEPS = 8 };
+    const int64_t n_steps = quick() ? 3 : 8; /* three: the last is a replay */
     tiny_head_dim = 32;
-    for (int i = 0; i < 3; i++) {
-        numbers there = whole_training(cpu, stages[i], STEPS, 0, NULL);
+    for (int i = quick() ? 2 : 0; i < 3; i++) { /* quick: distillation */
+        numbers there = whole_training(cpu, stages[i], n_steps, 0, NULL);
         whole_recorded_tokens = 1000;
-        numbers here = whole_training(gpu, stages[i], STEPS, 0, NULL);
-        numbers again = whole_training(gpu, stages[i], STEPS, 3, temp_path("gpu.bin"));
-        for (int s = 0; s < STEPS; s++)
+        numbers here = whole_training(gpu, stages[i], n_steps, 0, NULL);
+        numbers again = whole_training(gpu, stages[i], n_steps, quick() ? 1 : 3, temp_path("gpu.bin"));
+        for (int s = 0; s < n_steps; s++)
             print_message("%s step %d: loss %.6f, %.6f on the CPU\n", stages[i]->name, s, (double)here.x[s],
                           (double)there.x[s]);
         expect_equal("training", stages[i]->name, again, numbers_copy(here));
         recording(false);
-        numbers plain = whole_training(gpu, stages[i], STEPS, 0, NULL);
+        numbers plain = whole_training(gpu, stages[i], n_steps, 0, NULL);
         recording(true);
         expect_equal("training without recordings", stages[i]->name, plain, numbers_copy(here));
         whole_recorded_tokens = 0;
-        here.n = there.n = STEPS;
+        here.n = there.n = n_steps;
         expect_close("losses", stages[i]->name, here, there, 1e-4, 3e-2);
     }
     tiny_head_dim = 8;
@@ -150,7 +161,7 @@ static void probing(void **unused) {
     (void)unused;
     if (!gpu) skip();
     random_head_dim = 32;
-    for (int value = 0; value < 2; value++) {
+    for (int value = quick(); value < 2; value++) {
         const char *name = value ? "value pairs" : "key pairs";
         numbers there = whole_probe(cpu, value);
         rounded_begin(cpu);
@@ -173,10 +184,11 @@ static hh_backend *open_twice(const hh_ops *other) {
     return be;
 }
 
-/* Nothing of a whole model is further from the CPU than rounding: no operation is named. */
+/* Nothing of a whole model is further from the CPU than rounding: no operation is named. (Quick: the other tests have the
+ * same operations.) */
 static void operations_one_by_one(void **unused) {
     (void)unused;
-    if (!gpu) skip();
+    if (!gpu || quick()) skip();
     double loss;
     hh_backend *be = open_twice(NULL);
     static const char *const some[] = {"qwen3_d128_bias", "hybrid_gate_everything", "hybrid_qwen2_bias"};
@@ -254,17 +266,18 @@ static void nano(void **unused) {
     hh_model *m;
     numbers out[2];
     int32_t ids[200];
-    for (int i = 0; i < 200; i++) ids[i] = (i * 37 + 11) % 1000;
+    const int64_t n = quick() ? 40 : 200;
+    for (int i = 0; i < n; i++) ids[i] = (i * 37 + 11) % 1000;
     for (int i = 0; i < 2; i++) {
         assert_ok(hh_model_open(&m, i ? cpu : gpu, "models/nano", HH_LOAD_STORED, &err));
-        out[i] = (numbers){zoo_logits(m, ids, 200), 200 * m->config.vocab};
+        out[i] = (numbers){zoo_logits(m, ids, n), n * m->config.vocab};
         hh_model_close(m);
     }
     expect_close("logits", "nano", out[0], out[1], 1e-4, 3e-2);
 }
 
 static int open_both(hh_precision precision) {
-    if (hh_cpu_open(&cpu, 0, HH_PRECISION_F32, NULL, &err) != HH_OK) return -1;
+    if (hh_cpu_open(&cpu, quick() ? 1 : 0, HH_PRECISION_F32, NULL, &err) != HH_OK) return -1;
     if (hh_cuda_open(&gpu, 0, precision, &err) != HH_OK) fprintf(stderr, "skipped: %s\n", err.text);
     return 0;
 }

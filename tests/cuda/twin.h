@@ -4,7 +4,9 @@
 #define HH_TESTS_CUDA_TWIN_H
 
 #include "base/rng.h"
+#include "cuda/card.h"
 #include "ops/ops.h"
+#include "support/gradcheck.h"
 #include "support/support.h"
 
 #include <math.h>
@@ -12,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TWIN_BYTES ((size_t)2 << 30)
+#define TWIN_BYTES ((size_t)(quick() ? 256 : 2048) << 20)
 
 typedef struct twin {
     hh_backend *cpu, *gpu;
@@ -27,6 +29,11 @@ typedef struct both {
 
 static twin tw;
 
+/* Quick: at most `most`. Under compute-sanitizer every case is to reach its kernels, not to be large. */
+static inline int64_t at_most(int64_t n, int64_t most) {
+    return quick() && n > most ? most : n;
+}
+
 /* Opens both; false with a word on stderr when this machine has no GPU that can be used. */
 static inline bool twin_open(hh_precision precision) {
     hh_error err = {0};
@@ -34,7 +41,7 @@ static inline bool twin_open(hh_precision precision) {
         fprintf(stderr, "skipped: %s\n", err.text);
         return false;
     }
-    if (hh_cpu_open(&tw.cpu, 0, HH_PRECISION_F32, "reference", &err) != HH_OK ||
+    if (hh_cpu_open(&tw.cpu, quick() ? 1 : 0, HH_PRECISION_F32, "reference", &err) != HH_OK ||
         hh_arena_init(&tw.host, "host", TWIN_BYTES, &err) != HH_OK ||
         hh_arena_init(&tw.staging, "staging", TWIN_BYTES, &err) != HH_OK ||
         tw.gpu->arena_init(tw.gpu, &tw.device, "device", TWIN_BYTES, &err) != HH_OK) {
@@ -61,25 +68,42 @@ static inline void twin_reset(void) {
     hh_arena_reset(&tw.device, 0);
 }
 
-/* A dense one as a single row, to be moved at once. */
+/* A dense one as a single row. */
 static inline both twin_flat(both b) {
     if (b.cpu.dim[0] < 2 || !hh_tensor_is_dense(b.cpu)) return b;
     const int64_t n = hh_tensor_count(b.cpu);
     return (both){hh_tensor_2d(b.cpu.data, b.cpu.dtype, 1, n), hh_tensor_2d(b.gpu.data, b.gpu.dtype, 1, n)};
 }
 
-/* The CPU's values to the GPU, rounded to its type on both sides. */
+/* Bytes from row to row, and of all rows, on the GPU. */
+static inline size_t twin_apart(both b) {
+    return hh_dtype_bytes(b.gpu.dtype, b.gpu.stride);
+}
+static inline size_t twin_all(both b) {
+    return (size_t)b.gpu.dim[0] * twin_apart(b);
+}
+
+/* The CPU's values to the GPU, rounded to its type on both sides; what lies between the rows becomes NaN there. In one
+ * copy: a sanitizer makes each of them dear. */
 static inline void twin_upload(both b) {
     b = twin_flat(b);
-    int64_t row = hh_tensor_row_count(b.cpu), n = b.cpu.dim[0];
+    const int64_t row = hh_tensor_row_count(b.cpu);
     hh_arena_reset(&tw.staging, 0);
-    size_t bytes = hh_dtype_bytes(b.gpu.dtype, row);
-    char *raw = hh_arena_alloc(&tw.staging, bytes);
-    for (int64_t i = 0; i < n; i++) {
-        hh_quantise(b.gpu.dtype, hh_row(b.cpu, i), row, raw);
-        hh_dequantise(b.gpu.dtype, raw, row, hh_row(b.cpu, i));
-        tw.gpu->to_device(tw.gpu, (char *)b.gpu.data + hh_dtype_bytes(b.gpu.dtype, i * b.gpu.stride), raw, bytes);
+    char *raw = hh_arena_alloc(&tw.staging, twin_all(b));
+    memset(raw, 0xff, twin_all(b));
+    for (int64_t i = 0; i < b.cpu.dim[0]; i++) {
+        hh_quantise(b.gpu.dtype, hh_row(b.cpu, i), row, raw + (size_t)i * twin_apart(b));
+        hh_dequantise(b.gpu.dtype, raw + (size_t)i * twin_apart(b), row, hh_row(b.cpu, i));
     }
+    tw.gpu->to_device(tw.gpu, b.gpu.data, raw, twin_all(b));
+}
+
+/* All that the GPU has of a tensor, in staging memory. */
+static inline char *twin_download(both b) {
+    hh_arena_reset(&tw.staging, 0);
+    char *raw = hh_arena_alloc(&tw.staging, twin_all(b));
+    tw.gpu->to_host(tw.gpu, raw, b.gpu.data, twin_all(b));
+    return raw;
 }
 
 /* A tensor of `rank` dimensions whose rows are `pad` elements further apart than dense; values normal times `scale`
@@ -96,10 +120,6 @@ static inline both twin_tensor(hh_dtype gpu_dtype, int rank, int64_t d0, int64_t
     size_t n = (size_t)(d0 * b.cpu.stride);
     b.cpu.data = hh_arena_alloc(&tw.host, n * sizeof(hh_real));
     b.gpu.data = hh_arena_alloc(&tw.device, hh_dtype_bytes(gpu_dtype, (int64_t)n));
-    hh_arena_reset(&tw.staging, 0);
-    char *nan = hh_arena_alloc(&tw.staging, hh_dtype_bytes(gpu_dtype, (int64_t)n));
-    memset(nan, 0xff, hh_dtype_bytes(gpu_dtype, (int64_t)n));
-    tw.gpu->to_device(tw.gpu, b.gpu.data, nan, hh_dtype_bytes(gpu_dtype, (int64_t)n));
     for (int64_t i = 0; i < d0; i++)
         for (int64_t j = 0; j < hh_tensor_row_count(b.cpu); j++)
             hh_row(b.cpu, i)[j] = (hh_real)(shift + scale * hh_rng_normal(&tw.rng));
@@ -123,15 +143,12 @@ static inline double twin_error(both b) {
         return INFINITY;
     }
     b = twin_flat(b);
-    int64_t row = hh_tensor_row_count(b.cpu);
-    hh_arena_reset(&tw.staging, 0);
-    size_t bytes = hh_dtype_bytes(b.gpu.dtype, b.gpu.stride);
-    hh_real *x = hh_arena_alloc(&tw.staging, (size_t)b.gpu.stride * sizeof *x);
-    char *raw = hh_arena_alloc(&tw.staging, bytes);
+    const int64_t row = hh_tensor_row_count(b.cpu);
+    char *raw = twin_download(b);
+    hh_real *x = hh_arena_alloc(&tw.staging, (size_t)row * sizeof *x);
     double difference = 0, size = 0;
-    for (int64_t i = 0; i < b.cpu.dim[0]; i++) {
-        tw.gpu->to_host(tw.gpu, raw, (const char *)b.gpu.data + hh_dtype_bytes(b.gpu.dtype, i * b.gpu.stride), bytes);
-        for (size_t k = hh_dtype_bytes(b.gpu.dtype, row); k < bytes; k++)
+    for (int64_t i = 0; i < b.cpu.dim[0]; i++, raw += twin_apart(b)) {
+        for (size_t k = hh_dtype_bytes(b.gpu.dtype, row); k < twin_apart(b); k++)
             if ((unsigned char)raw[k] != 0xff) return INFINITY;
         hh_dequantise(b.gpu.dtype, raw, row, x);
         for (int64_t j = 0; j < row; j++) {

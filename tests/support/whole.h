@@ -69,7 +69,7 @@ static inline numbers whole_session(hh_backend *be, const char *name, hh_dtype k
     const hh_session_options o = {.context = n, .chunk = 16, .kv_dtype = kv};
     assert_ok(hh_session_new(&s, m, &o, &err));
     assert_ok(hh_session_eval(s, ids, n / 2, &err));
-    for (int64_t i = n / 2; i < n; i++) {
+    for (int64_t i = n / 2; i < (quick() ? n / 2 + 5 : n); i++) {
         assert_ok(hh_session_step(s, ids[i], &err));
         numbers_add(&out, hh_session_logits(s), m->config.vocab);
     }
