@@ -3,6 +3,7 @@
 #include "base/memory.h"
 
 #include <limits.h>
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -46,6 +47,12 @@ void *hh_realloc(void *old, size_t bytes) {
 
 void hh_free(void *p) {
     free(p);
+}
+
+void hh_memory_give_back(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 char *hh_strdup(const char *s) {

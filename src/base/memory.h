@@ -27,6 +27,9 @@ char *hh_sprintf(const char *format, ...) HH_PRINTF(1, 2); /* owned by the calle
 /* The same also under the guard: for what a backend remembers of shapes that it meets for the first time. */
 void *hh_alloc_unguarded(size_t bytes);
 
+/* To the system, what freed blocks have left in the C library's heaps, also between blocks in use. Takes milliseconds. */
+void hh_memory_give_back(void);
+
 /* For sizes that a file or a user controls: HH_ENOMEM instead of an abort. Zeroed. `what` names it in the sentence. */
 hh_code hh_alloc_checked(void **out, size_t count, size_t size, const char *what, hh_error *err);
 

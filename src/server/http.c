@@ -20,6 +20,7 @@ enum {
     OTHER_FILES = 64,           /* the model's shards, snapshots */
     BODIES_AT_ONCE = 8,         /* of the largest size */
     SLOWEST = 64 << 10,         /* bytes a second, behind the seconds that every request has */
+    LARGE = 1 << 20,            /* bytes of a body behind which memory is given back */
     CONNECTION_BYTES = 64 << 10 /* the head of a request must fit into half of it */
 };
 
@@ -114,6 +115,7 @@ static enum MHD_Result answer_job(hh_http *h, struct MHD_Connection *c, hh_excha
 /* The body is held until it is read, and counted as long. */
 static void forget_body(hh_http *h, hh_exchange *x) {
     h->arriving -= x->body.len;
+    x->large = x->large || x->body.len > LARGE;
     hh_buf_release(&x->body);
 }
 
@@ -301,8 +303,10 @@ static void completed(void *context, struct MHD_Connection *c, void **mine, enum
     }
     hh_watch_begin(&h->watch, x->watched, h->o->request_seconds); /* for the next request */
     forget_body(h, x);
+    const bool large = x->large;
     hh_free(x);
     *mine = NULL;
+    if (large) hh_memory_give_back(); /* its JSON was many small blocks, whose heap would stay as it is */
 }
 
 static void connected(void *context, struct MHD_Connection *c, void **mine, enum MHD_ConnectionNotificationCode what) {

@@ -25,6 +25,7 @@ typedef struct hh_exchange {
     char why[200];
     bool ambiguous; /* where the request ends: nothing behind it on this connection is read */
     hh_buf body;
+    bool large;  /* megabytes were read */
     hh_job *job; /* handed to the scheduler */
 } hh_exchange;
 
