@@ -6,9 +6,10 @@
 #   WHAT   teacher teacher_yarn4 causal_3to1 random_3to1 layerwise_3to1 causal_7to1 ...: models to make (up to four hybrids, side by side) and to measure;
 #          or `ablations`: 15 hybrids after 10 M tokens each, in OUT/ablations, every group trained while the one before is measured
 #
-# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), EXTEND_TOKENS (0) at EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR,
-# ALIGN_LR, STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models measured at once), SAMPLES (64), LONG_SAMPLES (32), SHORT (lengths with SAMPLES),
-# LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all), HYDRAHEAD (build-cuda/hydrahead).
+# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), EXTEND_TOKENS (0) at EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle
+# documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR, ALIGN_LR, STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models
+# measured at once), SAMPLES (64), LONG_SAMPLES (32), SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all),
+# HYDRAHEAD (build-cuda/hydrahead).
 set -euo pipefail
 model=$1 data=$2 out=$3
 shift 3

@@ -19,7 +19,9 @@ sources | grep -v '^src/ops/simd/' | each $mpi || bad=1
 sources | grep -vE '^src/(ops/simd|cli|api|server)/' | each $mpi -DHH_REAL_DOUBLE || bad=1
 if [ "$(uname -m)" = x86_64 ]; then
     git ls-files 'src/ops/simd/*.c' | each -DHH_ISA=avx2 -mavx2 -mfma -mf16c -mbmi2 || bad=1
-    git ls-files 'src/ops/simd/*.c' | each -DHH_ISA=avx512_vnni -mavx512vnni -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2 || bad=1
+    avx512="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mfma -mf16c -mbmi2"
+    git ls-files 'src/ops/simd/*.c' | each -DHH_ISA=avx512 $avx512 || bad=1
+    git ls-files 'src/ops/simd/*.c' | each -DHH_ISA=avx512_vnni $avx512 -mavx512vnni || bad=1
 fi
 git ls-files 'tests/*/test_*.c' 'tests/support/*.c' 'tests/fuzz/*.c' 'bench/*.c' 'examples/*.c' | each -Itests -Wno-missing-prototypes || bad=1
 git ls-files 'tests/*/double_*.c' | each -DHH_REAL_DOUBLE -Itests -Wno-missing-prototypes || bad=1

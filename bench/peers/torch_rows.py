@@ -61,15 +61,15 @@ for T, h, d, wide in ((65536, 9, 64, 2048), (16384, 16, 128, 8192), (2048, 16, 1
         line("rmsnorm_fwd", shape, microseconds(lambda: rms_c(x, w), 10))
         taps = torch.randn(h * d, 1, 4, device=dev, dtype=bf)
         flat = torch.randn(T, h * d, device=dev, dtype=bf)
-        line("conv_fwd", shape, time_us(lambda: conv(flat, taps), 2))
+        line("conv_fwd", shape, microseconds(lambda: conv(flat, taps), 2))
 p = torch.randn(134515008, device=dev, requires_grad=True)
 p.grad = torch.randn_like(p)
 optimizer = torch.optim.AdamW([p], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True, capturable=True)
-line("adamw", "135M", time_us(optimizer.step, 2))
+line("adamw", "135M", microseconds(optimizer.step, 2))
 with torch.no_grad():
-    line("sum_squares", "135M", time_us(lambda: torch.linalg.vector_norm(p), 3))
+    line("sum_squares", "135M", microseconds(lambda: torch.linalg.vector_norm(p), 3))
 del optimizer, p
 ids = (torch.exp(torch.rand(65536, device=dev) * torch.log(torch.tensor(49152.0))).long() * 7919) % 49152
 w, dy = torch.randn(49152, 576, device=dev, dtype=bf), torch.randn(65536, 576, device=dev, dtype=bf)
-line("embedding_fwd", "65536x576", time_us(lambda: F.embedding(ids, w)))
-line("embedding_bwd", "65536x576", time_us(lambda: torch.ops.aten.embedding_dense_backward(dy, ids, 49152, -1, False), 3))
+line("embedding_fwd", "65536x576", microseconds(lambda: F.embedding(ids, w), 10))
+line("embedding_bwd", "65536x576", microseconds(lambda: torch.ops.aten.embedding_dense_backward(dy, ids, 49152, -1, False), 3))

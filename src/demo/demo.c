@@ -148,7 +148,7 @@ done:
     return code;
 }
 
-/* What a stage is run on and goes into; `round` counts from 0. */
+/* Steps behind those of the curve; every round has sequences of its own. */
 static hh_code train(hh_demo *d, const hh_stage *stage, int64_t round, int64_t steps, double lr,
                      const hh_mixture *mixture, hh_demo_curve *curve, hh_error *err) {
     const int64_t native = d->model[HH_DEMO_TEACHER]->config.max_position;

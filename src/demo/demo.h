@@ -22,8 +22,8 @@ typedef struct hh_demo_options {
     int64_t pairs;                   /* counterfactual pairs a capability */
     int64_t align_steps;
     int64_t distill_steps;
-    int64_t
-        rounds; /* at most: each doubles these steps, while the causal hybrid does not find what its teacher finds */
+    /* At most: each doubles these steps, while the causal hybrid does not find what its teacher finds. */
+    int64_t rounds;
     uint64_t seed;
     bool color; /* of the terminal's tables */
 } hh_demo_options;
