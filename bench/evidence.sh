@@ -6,11 +6,12 @@
 #   WHAT   teacher teacher_yarn4 causal_3to1 random_3to1 layerwise_3to1 causal_7to1 ...: models to make (up to four hybrids, side by side) and to measure;
 #          or `ablations`: 15 hybrids after 10 M tokens each, in OUT/ablations, every group trained while the one before is measured
 #
-# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), EXTEND_TOKENS (0) at EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle
-# documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR, ALIGN_LR, STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models
+# Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), STRETCH_TOKENS (0) of further distilling at STRETCH_LENGTHS, EXTEND_TOKENS (0) at
+# EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR, ALIGN_LR, STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models
 # measured at once), SAMPLES (64), LONG_SAMPLES (32), SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all),
 # HYDRAHEAD (build-cuda/hydrahead).
 set -euo pipefail
+shopt -s inherit_errexit
 model=$1 data=$2 out=$3
 shift 3
 hh=${HYDRAHEAD:-build-cuda/hydrahead}
@@ -18,6 +19,7 @@ device="--seed ${SEED:-0}"
 [ "${DEVICE:-cuda}" = cpu ] || device+=" --device ${DEVICE:-cuda}"
 tokens=$(printf %.0f "${TOKENS:-50e6}")
 align_tokens=$(printf %.0f "${ALIGN_TOKENS:-$((tokens / 6))}")
+stretch_tokens=$(printf %.0f "${STRETCH_TOKENS:-0}")
 extend_tokens=$(printf %.0f "${EXTEND_TOKENS:-0}")
 mkdir -p "$out"
 say() { echo "+ $*" >&2; "$@"; }
@@ -68,18 +70,23 @@ conversion() {
 
 # The hybrid of each name, then all of them trained side by side: the same sequences, one forward of the teacher.
 make() {
-    local name group=$out/$(IFS=+; echo "$*") hybrids=() aligned=() distilled=()
+    local name group=$out/$(IFS=+; echo "$*") hybrids=() aligned=() distilled=() stretched=()
     for name in "$@"; do
         local dir=$out/plans/$name heads
         heads=$(probe "$name")
         [ -f "$dir/plan.json" ] || { mkdir -p "$dir"; say "$hh" select "$heads" $(selection "$name") --seed 1 --out "$dir/plan.json"; }
         [ -f "$dir/hybrid/config.json" ] || say "$hh" convert "$model" --plan "$dir/plan.json" $(conversion "$name") $device --out "$dir/hybrid"
-        hybrids+=("$name=$dir/hybrid") aligned+=("$name=$group/align/$name") distilled+=("$name=$group/distill/$name")
+        hybrids+=("$name=$dir/hybrid") aligned+=("$name=$group/align/$name") distilled+=("$name=$group/distill/$name") stretched+=("$name=$group/stretch/$name")
     done
     say "$hh" train "${hybrids[@]}" --teacher "$model" --stage align "${mixture[@]}" $(needles "$share") --length "${ALIGN_LENGTHS:-512,1024}" --batch "${ALIGN_BATCH:-64}" \
         --micro-tokens "${MICRO:-65536}" --tokens "$align_tokens" --lr "${ALIGN_LR:-1e-3}" --save-every 0 $device --out "$group/align"
     say "$hh" train "${aligned[@]}" --teacher "$model" --stage distill "${mixture[@]}" $(needles "$share") --length "${LENGTHS:-512,1024,2048}" --batch "${BATCH:-32}" \
         --micro-tokens "${MICRO:-65536}" --tokens "$((tokens - align_tokens))" --lr "${LR:-1e-3}" --save-every "${SAVE_EVERY:-400}" --save-dtype bf16 $device --out "$group/distill"
+    if [ "$stretch_tokens" != 0 ]; then
+        say "$hh" train "${distilled[@]}" --teacher "$model" --stage distill "${mixture[@]}" $(needles "$share") --length "${STRETCH_LENGTHS:-1024,2048,4096,8192}" --batch "${STRETCH_BATCH:-8}" \
+            --micro-tokens "${MICRO:-65536}" --tokens "$stretch_tokens" --lr "${STRETCH_LR:-3e-4}" --save-every "${SAVE_EVERY:-400}" --save-dtype bf16 $device --out "$group/stretch"
+        distilled=("${stretched[@]}")
+    fi
     [ "$extend_tokens" != 0 ] || return 0
     say "$hh" train "${distilled[@]}" --stage extend "${mixture[@]}" $(needles "${EXTEND_NEEDLES:-$share}") --length "${EXTEND_LENGTHS:-8192,16384}" --batch "${EXTEND_BATCH:-8}" --micro-tokens "${MICRO:-65536}" \
         --tokens "$extend_tokens" --lr "${EXTEND_LR:-1e-4}" --save-every 0 --save-dtype bf16 $device --out "$group/extend"
@@ -88,7 +95,7 @@ make() {
 # Where a hybrid's last stage left it.
 trained() {
     local dir
-    for dir in "$out"/*/extend/"$1" "$out"/*/distill/"$1"; do [ ! -d "$dir" ] || { echo "$dir"; return; }; done
+    for dir in "$out"/*/{extend,stretch,distill}/"$1"; do [ ! -d "$dir" ] || { echo "$dir"; return; }; done
     echo "evidence.sh: $1 has not been trained" >&2
     return 1
 }
