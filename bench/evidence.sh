@@ -8,7 +8,7 @@
 #
 # Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), STRETCH_TOKENS (0) of further distilling at STRETCH_LENGTHS, EXTEND_TOKENS (0) at
 # EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR, ALIGN_LR, STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models
-# measured at once), SAMPLES (64), LONG_SAMPLES (32), SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all),
+# measured at once), SAMPLES (64), LONG_SAMPLES (32), ANYWHERE (every sample's text of its own), SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all),
 # HYDRAHEAD (build-cuda/hydrahead).
 set -euo pipefail
 shopt -s inherit_errexit
@@ -103,7 +103,7 @@ trained() {
 # The figures of one model: NAME PATH [options that all measures take].
 measure() {
     local name=$1 path=$2 stretch=${3:-} length files=()
-    local s="$out/summary.json" ruler=(--tasks "${TASKS:-$all_tasks}" --haystack "$data/text/valid_books.txt.gz") e=$out/eval
+    local s="$out/summary.json" e=$out/eval ruler=(--tasks "${TASKS:-$all_tasks}" --haystack "$data/text/valid_books.txt.gz" ${ANYWHERE:+--haystack-anywhere})
     for f in arc_easy arc_challenge hellaswag_1000 piqa boolq winogrande lambada_openai; do files+=(--file "$data/bench/$f.jsonl"); done
     mkdir -p "$e"
     once() { # FILE MEASURE OPTIONS...: nothing when the result is there

@@ -21,7 +21,7 @@ static const char *tasks = "niah_single_1,niah_single_2,niah_single_3,niah_multi
 static const char *lengths = "1024,4096", *json_file, *html_file, *haystack, *summary_file, *rope, *kv = "auto";
 static int64_t samples = 16, length, limit, max_new = 128;
 static hh_words files;
-static bool items;
+static bool items, anywhere;
 
 static const hh_option options[] = {
     {.name = "tasks",
@@ -48,6 +48,11 @@ static const hh_option options[] = {
      .value = &haystack,
      .argument = "FILE",
      .help = "ruler: text for essay haystacks, plain or .gz (default: the shipped book excerpt)"},
+    {.name = "haystack-anywhere",
+     .kind = HH_OPTION_FLAG,
+     .value = &anywhere,
+     .help = "ruler: every sample's essay begins at a place of its own, so that the error bar has the text in it; "
+             "RULER's all begin at the first word"},
     {.name = "file",
      .letter = 'f',
      .kind = HH_OPTION_LIST,
@@ -206,8 +211,11 @@ static hh_code run_ruler(const hh_subject *s, int64_t n, hh_error *err) {
     int64_t *list = NULL;
     char *text = NULL, *partial = json_file ? hh_sprintf("%s.partial", json_file) : NULL;
     hh_ruler_result r;
-    hh_ruler_options o = {
-        .n_samples = samples, .seed = (uint32_t)common.seed, .haystack_name = haystack, .partial = partial};
+    hh_ruler_options o = {.n_samples = samples,
+                          .seed = (uint32_t)common.seed,
+                          .haystack_name = haystack,
+                          .anywhere = anywhere,
+                          .partial = partial};
     hh_code code =
         common.seed <= UINT32_MAX
             ? HH_OK
@@ -423,6 +431,7 @@ static hh_code check_use(int argc, char **argv, const char *measure, measure_fn 
         {"lengths", ruler, of_ruler},
         {"samples", ruler, of_ruler},
         {"haystack", ruler, of_ruler},
+        {"haystack-anywhere", ruler, of_ruler},
         {"file", !ruler, "it draws prompts of its own; --haystack FILE is the text around the needles"},
         {"length", choice || run == run_perplexity, ruler ? "it has --lengths" : "a prompt is read whole"},
         {"limit", !ruler, "it has --samples"},
@@ -430,9 +439,9 @@ static hh_code check_use(int argc, char **argv, const char *measure, measure_fn 
         {"items", choice, "only choice has items"},
         {"summary", !generate, "answers have no place in a summary; --json FILE holds them"},
         {0}};
-    const hh_option_use of_tasks[] = {{"haystack", !ruler || hh_needle_tasks_read_text(tasks),
-                                       "none has a text around its needles; niah_single_2 has"},
-                                      {0}};
+    static const char no_text[] = "none has a text around its needles; niah_single_2 has";
+    const bool text = !ruler || hh_needle_tasks_read_text(tasks);
+    const hh_option_use of_tasks[] = {{"haystack", text, no_text}, {"haystack-anywhere", text, no_text}, {0}};
     const hh_option_use of_json[] = {{"items", json_file, "they are written into that file"}, {0}};
     HH_TRY(hh_options_check_use(&command, argc, argv, of_measure, where, err));
     HH_TRY(hh_options_check_use(&command, argc, argv, of_tasks, "with these --tasks", err));

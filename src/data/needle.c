@@ -294,6 +294,7 @@ static hh_code short_reserve(hh_needles *n, int64_t *reserve, hh_error *err) {
  * each prompt is filled as far as its own words allow. */
 static hh_code compose_fitting(hh_needles *n, int64_t *units, int64_t *tokens, int most_tries, hh_error *err) {
     if (n->setting->haystack == HH_HAYSTACK_BOOK) n->first_word = hh_mt_below(&n->mt, n->hay.n_words);
+    if (n->anywhere) n->first_word = hh_mt_below(&n->place, n->hay.n_words);
     for (int tries = 0; tries < most_tries;) {
         HH_TRY(compose_counted(n, *units, tokens, err));
         int64_t excess = *tokens + n->reserve - n->length, less = n->step;
@@ -358,6 +359,8 @@ hh_code hh_needles_new(hh_needles **out, const hh_tokenizer *t, const hh_needle_
     n->seed = o->seed;
     hh_mt_seed(&n->mt, o->seed);
     hh_mt_seed(&n->spare, (uint64_t)o->seed + 1);
+    hh_mt_seed(&n->place, (uint64_t)o->seed + 2);
+    n->anywhere = o->anywhere && n->setting->haystack == HH_HAYSTACK_ESSAY;
     hh_ruler_words_init(&n->words);
     hh_code code = HH_OK;
     if (n->setting->haystack == HH_HAYSTACK_ESSAY || n->setting->haystack == HH_HAYSTACK_BOOK)

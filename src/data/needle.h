@@ -47,6 +47,8 @@ typedef struct hh_needle_options {
     const char *haystack; /* text for "essay" haystacks; NULL: the shipped excerpt */
     size_t haystack_len;
     uint32_t seed;
+    bool anywhere; /* every prompt's essay begins at a word of the haystack drawn for it; RULER's begin at the first, so
+                    * that all prompts of a length have the same text */
 } hh_needle_options;
 hh_code hh_needles_new(hh_needles **out, const hh_tokenizer *t, const hh_needle_options *o,
                        hh_error *err); /* HH_EINVAL: does not fit, with numbers */

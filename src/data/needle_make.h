@@ -45,12 +45,13 @@ struct hh_needles {
     hh_ruler_words words; /* RULER's keys */
     char **book_word;     /* [n_book_words] held-out words of the haystack */
     int64_t n_book_words;
-    hh_mt mt, spare;       /* the samples' draws; those of pairs */
-    int64_t step, reserve; /* units by which a haystack shrinks; tokens kept for the answer */
-    int64_t units;         /* of the haystack */
-    int64_t first_word;    /* of the haystack; RULER always begins at the first */
-    bool tight;            /* each prompt is filled by itself */
-    hh_needle_draw last;   /* of the last prompt */
+    hh_mt mt, spare, place; /* the samples' draws; those of pairs; those of first_word */
+    int64_t step, reserve;  /* units by which a haystack shrinks; tokens kept for the answer */
+    int64_t units;          /* of the haystack */
+    int64_t first_word;     /* of the haystack; RULER always begins at the first */
+    bool anywhere;          /* it is drawn for each prompt */
+    bool tight;             /* each prompt is filled by itself */
+    hh_needle_draw last;    /* of the last prompt */
     hh_buf prompt;
     hh_ids ids; /* scratch of hh_needle_count */
 };

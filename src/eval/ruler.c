@@ -163,7 +163,8 @@ static hh_code evaluate(evaluation *e, int64_t subject, int64_t task, int64_t le
                             .length = o->length[length],
                             .haystack = o->haystack,
                             .haystack_len = o->haystack_len,
-                            .seed = o->seed};
+                            .seed = o->seed,
+                            .anywhere = o->anywhere};
     HH_TRY(hh_subject_kv(s, &kv, err));
     hh_code code = hh_needles_new(&needles, s->tokenizer, &no, err);
     if (code == HH_EINVAL) { /* does not fit, and says so */
@@ -177,6 +178,7 @@ static hh_code evaluate(evaluation *e, int64_t subject, int64_t task, int64_t le
     c->sample = hh_alloc((size_t)o->n_samples * sizeof *c->sample);
     uint64_t h = hh_hash64(&o->seed, sizeof o->seed, hh_subject_key(s));
     if (o->haystack) h = hh_hash64(o->haystack, o->haystack_len, h);
+    if (o->anywhere) h = hh_hash64(&o->anywhere, sizeof o->anywhere, h);
     char *label = hh_sprintf("%s, %s, %lld", s->name, hh_needle_task_name(no.task), (long long)no.length);
     r.n_at_once = hh_many_fitting(s->model, no.length, kv);
     if (r.n_at_once > o->n_samples) r.n_at_once = o->n_samples;

@@ -17,6 +17,7 @@ typedef struct hh_ruler_options {
     const char *haystack; /* text for essays, NULL: the shipped excerpt */
     size_t haystack_len;
     const char *haystack_name; /* for the record; NULL: "the shipped excerpt" */
+    bool anywhere;             /* essays begin at a place drawn for each sample; RULER's at the first word */
     const char *partial;       /* file of finished samples, read and appended to; NULL: none */
 } hh_ruler_options;
 

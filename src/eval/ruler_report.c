@@ -67,6 +67,10 @@ static const char *haystack_name(const hh_ruler_result *r) {
     return r->options.haystack_name ? r->options.haystack_name : "the shipped excerpt";
 }
 
+static const char *haystack_begins(const hh_ruler_result *r) {
+    return r->options.anywhere ? ", begun at a place drawn for each sample" : "";
+}
+
 json_t *hh_ruler_json(const hh_ruler_result *r) {
     static const char *const parts[] = {"models", "stderr", "truncated", "depths"};
     json_t *out = json_object();
@@ -75,6 +79,7 @@ json_t *hh_ruler_json(const hh_ruler_result *r) {
     json_object_set_new(out, "samples", json_integer(r->options.n_samples));
     json_object_set_new(out, "seed", json_integer(r->options.seed));
     json_object_set_new(out, "haystack", json_string(haystack_name(r)));
+    json_object_set_new(out, "haystack_anywhere", json_boolean(r->options.anywhere));
     json_object_set_new(out, "note", json_string(comparable));
     return out;
 }
@@ -114,8 +119,8 @@ void hh_ruler_table(const hh_ruler_result *r, hh_buf *out) {
     fill_table(r, &t);
     hh_cells_print(&t, false, out);
     hh_cells_release(&t);
-    hh_buf_printf(out, "%lld samples each, seed %u, haystack: %s.\n", (long long)r->options.n_samples, r->options.seed,
-                  haystack_name(r));
+    hh_buf_printf(out, "%lld samples each, seed %u, haystack: %s%s.\n", (long long)r->options.n_samples,
+                  r->options.seed, haystack_name(r), haystack_begins(r));
     if (any_cut(r)) hh_buf_printf(out, "%s\n", cut_means);
 }
 
@@ -161,8 +166,8 @@ static void add_heatmap(const hh_ruler_result *r, int64_t s, int64_t t, hh_buf *
 }
 
 void hh_ruler_page(const hh_ruler_result *r, const char *title, hh_buf *out) {
-    char *subtitle = hh_sprintf("RULER's needle tasks: %lld samples each, seed %u, haystack: %s",
-                                (long long)r->options.n_samples, r->options.seed, haystack_name(r));
+    char *subtitle = hh_sprintf("RULER's needle tasks: %lld samples each, seed %u, haystack: %s%s",
+                                (long long)r->options.n_samples, r->options.seed, haystack_name(r), haystack_begins(r));
     hh_cells t = {0};
     hh_page_begin(out, title, subtitle);
     hh_page_paragraph(out, comparable);

@@ -130,6 +130,39 @@ static void nano_sees_single_needles_in_books_at_its_own_length(void **state) {
     }
 }
 
+/* The words behind the head of a prompt, in which no needle stands. */
+static const char *essay_of(const hh_needle_sample *s) {
+    return strchr(s->prompt, '\n') + 1;
+}
+
+static void essays_begin_anywhere_when_that_is_asked_for(void **state) {
+    (void)state;
+    char begins[2][8][32] = {0};
+    for (int anywhere = 0; anywhere < 2; anywhere++) {
+        hh_needles *n;
+        const hh_needle_options o = {.task = HH_NIAH_SINGLE_2, .length = 1024, .seed = 42, .anywhere = anywhere};
+        assert_ok(hh_needles_new(&n, nano, &o, &err));
+        for (int i = 0; i < 8; i++) {
+            hh_needle_sample s;
+            assert_ok(hh_needles_next(n, &s, &err));
+            assert_true(s.n_tokens + s.max_new <= 1024);
+            assert_true(s.n_tokens > 600);
+            assert_int_equal(count_of(s.prompt, s.answer[0]), 1);
+            /* a needle may stand before the first word */
+            if (s.depth > 0) memcpy(begins[anywhere][i], essay_of(&s), sizeof begins[0][0] - 1);
+            hh_needle_sample_release(&s);
+        }
+        hh_needles_free(n);
+    }
+    int same[2] = {0};
+    for (int anywhere = 0; anywhere < 2; anywhere++)
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < i; j++)
+                same[anywhere] += begins[anywhere][i][0] && !strcmp(begins[anywhere][i], begins[anywhere][j]);
+    assert_true(same[0] > 0);
+    assert_int_equal(same[1], 0);
+}
+
 static void check_pair(hh_needle_task task, int64_t length, hh_corruption c) {
     hh_needles *n;
     assert_ok(hh_needles_new(&n, nano, &(hh_needle_options){.task = task, .length = length, .seed = 5}, &err));
@@ -207,6 +240,7 @@ int main(void) {
         cmocka_unit_test(keys_are_in_pythons_order),
         cmocka_unit_test(every_task_fits_or_says_why_at_short_lengths),
         cmocka_unit_test(nano_sees_single_needles_in_books_at_its_own_length),
+        cmocka_unit_test(essays_begin_anywhere_when_that_is_asked_for),
         cmocka_unit_test(pairs_differ_in_the_evidence_alone),
         cmocka_unit_test(a_users_pairs_are_read_and_refused_by_line),
     };
