@@ -1,5 +1,6 @@
 """The row-wise ops in torch, compiled where torch has no kernel of its own: the CSV lines of bench_rows."""
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 
 from graph_time import microseconds
@@ -30,6 +31,7 @@ def conv(x, w):
     return F.conv1d(F.pad(x.t().unsqueeze(0), (3, 0)), w, groups=x.shape[1])
 
 
+torch._functorch.config.donated_buffer = False  # the backward runs again and again on the same graph
 rms_c, swiglu_c, rope_c = torch.compile(rms), torch.compile(swiglu), torch.compile(rope)
 
 
