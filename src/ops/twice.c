@@ -17,6 +17,7 @@ typedef struct twice {
     const hh_ops *inner;
     hh_backend *cpu;
     hh_error fault;
+    hh_backend_arena_fn *arena_init;
     hh_backend_sync_fn *sync;
     hh_backend_close_fn *close;
 } twice;
@@ -302,6 +303,17 @@ static const hh_ops wrappers = {
 #undef HH_OP
 };
 
+/* A device's memory starts as NaN, every byte 0xff: results are read before anything has written them. */
+static hh_code init_arena(hh_backend *be, hh_arena *out, const char *name, size_t bytes, hh_error *err) {
+    const twice *t = twice_of(be);
+    double none;
+    HH_TRY(t->arena_init(be, out, name, bytes, err));
+    if (be->host_memory || !out->size) return HH_OK;
+    memset(&none, 0xff, sizeof none);
+    t->inner->fill(be, hh_tensor_1d(out->base, HH_DTYPE_REAL, (int64_t)(out->size / sizeof(hh_real))), none);
+    return HH_OK;
+}
+
 static hh_code sync_twice(hh_backend *be, hh_error *err) {
     twice *t = twice_of(be);
     HH_TRY(t->sync(be, err));
@@ -313,6 +325,7 @@ static hh_code sync_twice(hh_backend *be, hh_error *err) {
 static void close_twice(hh_backend *be) {
     twice *t = twice_of(be);
     be->ops = t->inner;
+    be->arena_init = t->arena_init;
     be->close = t->close;
     hh_backend_close(t->cpu);
     hh_free(t);
@@ -323,8 +336,14 @@ hh_code hh_check_twice(hh_backend *be, hh_error *err) {
     hh_backend *cpu;
     HH_TRY(hh_cpu_open(&cpu, 0, HH_PRECISION_F32, be->host_memory ? "reference" : NULL, err));
     twice *t = hh_alloc(sizeof *t);
-    *t = (twice){.ops = wrappers, .inner = be->ops, .cpu = cpu, .sync = be->sync, .close = be->close};
+    *t = (twice){.ops = wrappers,
+                 .inner = be->ops,
+                 .cpu = cpu,
+                 .arena_init = be->arena_init,
+                 .sync = be->sync,
+                 .close = be->close};
     be->ops = &t->ops;
+    be->arena_init = init_arena;
     be->sync = sync_twice;
     be->close = close_twice;
     be->record_begin = NULL;

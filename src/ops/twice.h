@@ -2,7 +2,8 @@
  *
  * The table of wrappers is made from ops.def. Before a call every tensor that it is given is copied to the host, as
  * hh_real; afterwards the CPU does the same to the copies, and all tensors are compared, also those that should not have
- * changed. Slow, and nothing is recorded. */
+ * changed. Memory that is reserved on a device starts as NaN, so that a result which only the CPU has written is found.
+ * Slow, and nothing is recorded. */
 #ifndef HH_OPS_TWICE_H
 #define HH_OPS_TWICE_H
 
