@@ -4,7 +4,8 @@
 # SECONDS_ALL (600). Logs are in build-cuda/sanitizer. A line for each tool: tests, kernels of ours that were launched of those that there are, reports.
 # Then the reports on ours, and the kernels that were never launched. Fails unless everything has run to its end, no test has failed and nothing was found in a kernel of ours.
 #
-#   racecheck   does not count bar.arrive as ordering what came before it; what it may say of that in gdn_chain.cu, and nothing else, is counted apart
+#   racecheck   hands no order on from one arrival at a barrier to the next: what it may say of that in gdn_chain.cu and attention_bwd_wgmma.cu, and
+#               nothing else, is counted apart
 #   initcheck   does not see what the copy engine stores, nor, here, what cuBLAS does: HYDRAHEAD_CHECK=cuda makes scratch and what products write NaN
 #               beforehand, so that these count as written, and what nobody wrote is found by the tests as a result that is none
 #   memcheck    has cuBLAS's kernels too, for whose arguments we answer; the other tools leave them out
@@ -12,6 +13,7 @@ cs=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 cuobjdump=$(command -v cuobjdump || echo /usr/local/cuda/bin/cuobjdump)
 [ -x "$cs" ] || { echo "compute-sanitizer was not found; it is part of NVIDIA's CUDA toolkit"; exit 1; }
 [ $# = 0 ] && set -- racecheck initcheck memcheck synccheck
+"$cs" --version | grep -m1 '^Version'
 logs=build-cuda/sanitizer
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -60,28 +62,47 @@ list_jobs | while read -r program tests variable; do
     for tool in "$@"; do printf '%s\0' "$tool" "$program" "$tests" "$variable"; done
 done | xargs -0 -n 4 -P "${JOBS:-$(nproc)}" bash -c 'run "$@"' run
 
-# reports KIND FILE...: the tool's reports of this kind (ours, theirs, arrive), one a line, the lines of each joined.
+# reports KIND FILE...: the tool's reports of this kind (ours, theirs, arrive), one a line, the lines of each joined, behind the name of its job.
 reports() {
     local kind=$1
     shift
     awk -v kind="$kind" -v libraries="$libraries" '
+        BEGIN { # what writes and what reads in the reports that are counted apart; <true> is one word in some versions
+            yes = "<(\\(bool\\))?(1|true)>\\("
+            writes[1] = "put\\("
+            reads[1] = "take" yes
+            writes[2] = "copy4" yes
+            reads[2] = "own_keys<"
+            writes[3] = "hh_bulk_copy_all" yes
+            reads[3] = "(hh_ldmatrix_at\\(|hh_ldmatrix_trans_at\\(|hh_gdn_scale_tokens\\(|hh_gdn_pack_R\\(|run_chain<)"
+        }
         function close_report(is, n, i, name) {
             if (text == "") return
             n = split(libraries, name, " ")
             is = "ours"
             for (i = 1; i <= n; i++) if (index(text, name[i])) is = "theirs"
-            if (is == "ours" && accesses && accesses == puts + takes && puts && takes) is = "arrive"
-            if (is == kind) print text
+            for (i = 1; i in writes; i++)
+                if (is == "ours" && accesses && accesses == wrote[i] + read[i] && wrote[i] && read[i]) is = "arrive"
+            if (is == kind) print job text
             text = ""
-            accesses = puts = takes = 0
+            accesses = 0
+            for (i = 1; i in writes; i++) wrote[i] = read[i] = 0
         }
-        FNR == 1 { close_report() }
+        FNR == 1 {
+            close_report()
+            job = FILENAME
+            sub(/.*\//, "", job)
+            sub(/^[a-z]*\./, "", job)
+            sub(/\.*log$/, ": ", job)
+        }
         /^=========[ ]*$/ || /SUMMARY/ { close_report(); next }
         /^========= COMPUTE-SANITIZER/ || !/^=========/ { next }
         {
             if (/ access at /) accesses++
-            if (/Write access at put\(/) puts++
-            if (/Read access at (void )?take<(\(bool\))?(1|true)>\(/) takes++
+            for (i = 1; i in writes; i++) {
+                if ($0 ~ "Write access at (void )?" writes[i]) wrote[i]++
+                if ($0 ~ "Read access at (void )?" reads[i]) read[i]++
+            }
             sub(/^=========[ ]*/, "")
             text = text (text == "" ? "" : " | ") $0
         }
@@ -104,11 +125,11 @@ for tool in "$@"; do
     unfinished=$(count . "$logs/$tool".*.unfinished)
     ours=$(wc -l <"$logs/$tool.ours") theirs=$(wc -l <"$logs/$tool.theirs") launched=$(wc -l <"$logs/$tool.launched")
     echo "$tool: $passed tests passed, $failed failed, $unfinished of ${#out[@]} runs unfinished; $launched of $all kernels launched; reports:" \
-        "$ours on ours, $(wc -l <"$logs/$tool.arrive") of bar.arrive, $theirs on the libraries'"
+        "$ours on ours, $(wc -l <"$logs/$tool.arrive") of arrivals, $theirs on the libraries'"
     [ "$failed$unfinished$ours" = 000 ] && [ "$passed" != 0 ] && [ "$launched" != 0 ] && { [ "$tool" != memcheck ] || [ "$theirs" = 0 ]; } || bad=1
 done
 for tool in "$@"; do
-    sed 's/| by thread[^|]*//; s/| Address[^|]*//' "$logs/$tool.ours" | sort | uniq -c | sort -rn | head -20 | cut -c1-400 | sed "s/^/$tool: /"
+    sed 's/| by thread[^|]*//; s/| Address[^|]*//; s/0x[0-9a-f]*/0x/g' "$logs/$tool.ours" | sort | uniq -c | sort -rn | head -20 | cut -c1-400 | sed "s/^/$tool: /"
     grep -h '^\[  FAILED  \] [a-z_]*$' "$logs/$tool".*.out | sort -u | sed "s/^/$tool: /"
     comm -23 "$logs/all.kernels" "$logs/$tool.launched" | short | sed "s/^/never launched under $tool: /"
 done

@@ -31,7 +31,8 @@ static __device__ __forceinline__ void hh_mbarrier_expect(uint64_t *b, int bytes
     HH_CLUSTER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(hh_shared_address(b)), "r"(bytes)
                    : "memory");
 }
-/* Arrives at the same barrier of block `rank` of the cluster. */
+/* Arrives at the same barrier of block `rank` of the cluster, behind this thread's reads of shared memory, which are done
+ * in order. Writes would need .release.cluster, which is a fence of the whole GPU before each arrival (sm_90). */
 static __device__ __forceinline__ void hh_mbarrier_arrive_at(uint64_t *b, int rank) {
     HH_CLUSTER_ASM("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
                    "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(hh_shared_address(b)),
@@ -46,7 +47,9 @@ static __device__ __forceinline__ void hh_mbarrier_wait(uint64_t *b, int parity)
 }
 
 /* `bytes` (a multiple of 16, both addresses too) to the same place of every block of the cluster whose bit is set in
- * `blocks`; their barriers at the place of `b` count the bytes. */
+ * `blocks`; their barriers at the place of `b` count the bytes. REFILL: over what has been read before; reports of
+ * racecheck tell one from the other by this name alone. */
+template <bool REFILL>
 static __device__ __forceinline__ void hh_bulk_copy_all(void *shared, const void *global, int bytes, uint64_t *b,
                                                         int blocks) {
     HH_CLUSTER_ASM(

@@ -50,7 +50,11 @@ template <bool OUTPUT> static __device__ __forceinline__ void take(uint32_t a[4]
     a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
 }
 
-/* This warp has read its last of a stage: every block of the cluster may send to it again. */
+/* This warp has read its last of a stage: every block of the cluster may send to it again. Lane r arrives at block r, for
+ * the reads of all lanes, which __syncwarp puts before; `empty` there is complete when all eight warps of all blocks have
+ * arrived, and behind it the lane that fetches refills its share in every block. racecheck takes an arrival for what the
+ * arriving lane itself has done, and nothing else: it reports each refill of block r's share, hh_bulk_copy_all<true>,
+ * beside the reads of all lanes but r, and no first fill. tools/sanitize_cuda.sh counts these reports apart. */
 static __device__ __forceinline__ void release(uint64_t *empty) {
     __syncwarp();
     if ((threadIdx.x & 31) < CLUSTER) hh_mbarrier_arrive_at(empty, threadIdx.x & 31);
@@ -68,8 +72,12 @@ static __device__ __forceinline__ void fetch(chain_shared<D> &sh, const hh_gdn_i
     for (int chunk = 0, at = 0, round = 0; chunk < (int)p.n_chunks; chunk++, y += io.n_heads) {
         if (round) hh_mbarrier_wait(&sh.empty[at], (round - 1) & 1);
         hh_mbarrier_expect(&sh.full[at], BYTES);
-        hh_bulk_copy_all((char *)&sh.stage[at] + rank * SHARE, (const char *)y + rank * SHARE, SHARE, &sh.full[at],
-                         (1 << CLUSTER) - 1);
+        char *to = (char *)&sh.stage[at] + rank * SHARE;
+        const char *share = (const char *)y + rank * SHARE;
+        if (round)
+            hh_bulk_copy_all<true>(to, share, SHARE, &sh.full[at], (1 << CLUSTER) - 1);
+        else
+            hh_bulk_copy_all<false>(to, share, SHARE, &sh.full[at], (1 << CLUSTER) - 1);
         if (++at == STAGES) at = 0, round++;
     }
 }
