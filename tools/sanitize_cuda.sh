@@ -56,16 +56,26 @@ run() {
 export -f run count
 export cs logs seconds end libraries quick plain
 
-# PROGRAM TESTS VARIABLE=VALUE: programs that take long test by test; what only an older card would launch, and products without the library.
-list_jobs() {
+# one_by_one PROGRAM...: a job for each test.
+one_by_one() {
     local program test
-    for program in gdn attention gdn_bwd model loss; do
+    for program in "$@"; do
         for test in $(grep -o 'cmocka_unit_test([a-z_0-9]*)' "tests/cuda/test_cuda_$program.c" | sed 's/.*(\(.*\))/\1/'); do
             echo "$program $test $quick"
         done
     done
-    printf '%s\n' 'attention *ward_bf16 HH_TEST_GPU=80' 'attention backward_bf16 HH_TEST_GPU=86' 'products any_* HH_TEST_PRODUCTS=plain'
-    for program in rows products copy backend; do echo "$program * $quick"; done
+}
+
+# PROGRAM TESTS VARIABLE=VALUE, what takes longest first; also what only an older card would launch, and products without the library.
+list_jobs() {
+    one_by_one gdn model
+    echo "rows * $quick"
+    echo "products * $quick"
+    printf '%s\n' "products any_* $plain" 'attention forward_bf16 HH_TEST_GPU=80' 'attention backward_bf16 HH_TEST_GPU=80'
+    one_by_one attention gdn_bwd loss
+    echo 'attention backward_bf16 HH_TEST_GPU=86'
+    echo "copy * $quick"
+    echo "backend * $quick"
 }
 list_jobs | while read -r program tests variable; do
     for tool in "$@"; do printf '%s\0' "$tool" "$program" "$tests" "$variable"; done
