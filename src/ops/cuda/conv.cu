@@ -1,5 +1,5 @@
-/* The short convolution on the GPU; equations in ops/conv.h. A thread has 4 channels of a chunk of rows and carries the rows
- * of its window in registers, so that a row is read once a chunk. */
+/* The short convolution on the GPU; equations in ops/conv.h. A thread has 4 channels of some rows; all rows of a chunk are on
+ * their way before the first is used, and a window of them moves through registers, so that a row is read once. */
 #include "ops/cuda/rows.h"
 #include "ops/cuda/spans.cuh"
 
@@ -10,7 +10,7 @@ extern "C" {
 #define W     HH_CONV_WIDTH
 #define TAIL  (HH_CONV_WIDTH - 1)
 #define BLOCK 64 /* threads: channels are few */
-#define CHUNK 8  /* rows of a thread, forward */
+#define CHUNK 8  /* rows that a thread reads at once */
 
 /* w of V channels from c on; zeros beyond N. */
 template <int V>
@@ -34,6 +34,16 @@ static __device__ __forceinline__ void read_row(float (&v)[V], hh_view<const T> 
     }
 }
 
+/* The oldest row of a window gives way to the next. */
+template <typename T, int V>
+static __device__ __forceinline__ void move_window(float (&row)[W][V], const hh_pack<V, T> &next) {
+#pragma unroll
+    for (int j = 0; j < TAIL; j++)
+#pragma unroll
+        for (int i = 0; i < V; i++) row[j][i] = row[j + 1][i];
+    hh_unpack(row[TAIL], next);
+}
+
 /* F1, and F2 by the threads that have the span's first chunk: they alone read its tail. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(BLOCK)
@@ -52,25 +62,21 @@ static __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
     for (int j = 0; j < TAIL; j++)
         read_row(row[j + 1], x, (const float *)tail, tail_stride, lo, first - TAIL + j, c, n);
+    hh_pack<V, T> next[CHUNK];
+#pragma unroll
+    for (int k = 0; k < CHUNK; k++) next[k] = hh_read_pack<V>(x.p + (first + k) * x.stride + c, first + k < hi ? n : 0);
 #pragma unroll
     for (int k = 0; k < CHUNK; k++) {
-        const int64_t t = first + k;
-        if (t >= hi) break;
+        if (first + k >= hi) break;
         float out[V];
-#pragma unroll
-        for (int i = 0; i < V; i++) {
-            row[0][i] = row[1][i];
-            row[1][i] = row[2][i];
-            row[2][i] = row[3][i];
-        }
-        hh_load_pack(row[3], x.p + t * x.stride + c, n);
+        move_window(row, next[k]);
 #pragma unroll
         for (int i = 0; i < V; i++) {
             out[i] = 0;
 #pragma unroll
             for (int j = 0; j < W; j++) out[i] += taps[i][j] * row[j][i];
         }
-        hh_store_pack(y.p + t * y.stride + c, out, n);
+        hh_store_pack(y.p + (first + k) * y.stride + c, out, n);
     }
     if (!tail || first != lo) return;
 #pragma unroll
@@ -90,7 +96,7 @@ static __global__ void __launch_bounds__(BLOCK)
     if (c >= N) return;
     const int64_t end = begin + slab < rows ? begin + slab : rows;
     const int n = N - c < V ? (int)(N - c) : V;
-    float taps[V][W], dw[V][W] = {}, in[W][V], grad[W][V]; /* in[3] and grad[0] are the present token's */
+    float taps[V][W], dw[V][W] = {}, in[W][V], grad[W][V]; /* at row t: in of t - 3 to t, grad of t to t + 3 */
     read_taps(taps, w.p, w.stride, c, n);
     int64_t s = hh_span_of(span, n_spans, begin);
     if (s < 0) s = 0;
@@ -101,30 +107,33 @@ static __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
         for (int j = 0; j < TAIL; j++) {
             read_row(in[j + 1], x, (const float *)nullptr, 0, lo, from - TAIL + j, c, n);
-            hh_load_pack(grad[j], dy.p + (from + j) * dy.stride + c, from + j < hi ? n : 0);
+            hh_load_pack(grad[j + 1], dy.p + (from + j) * dy.stride + c, from + j < hi ? n : 0);
         }
-        for (int64_t t = from; t < to; t++) {
-            float out[V];
+        for (int64_t first = from; first < to; first += CHUNK) {
+            hh_pack<V, T> next_in[CHUNK], next_grad[CHUNK];
 #pragma unroll
-            for (int j = 0; j < TAIL; j++)
-#pragma unroll
-                for (int i = 0; i < V; i++) in[j][i] = in[j + 1][i];
-            hh_load_pack(in[TAIL], x.p + t * x.stride + c, n);
-            hh_load_pack(grad[TAIL], dy.p + (t + TAIL) * dy.stride + c, t + TAIL < hi ? n : 0);
-#pragma unroll
-            for (int i = 0; i < V; i++) {
-                out[i] = 0;
-#pragma unroll
-                for (int j = 0; j < W; j++) {
-                    out[i] += taps[i][j] * grad[TAIL - j][i]; /* B1 */
-                    dw[i][j] += grad[0][i] * in[j][i];        /* B2 */
-                }
+            for (int k = 0; k < CHUNK; k++) {
+                const int64_t t = first + k;
+                next_in[k] = hh_read_pack<V>(x.p + t * x.stride + c, t < to ? n : 0);
+                next_grad[k] = hh_read_pack<V>(dy.p + (t + TAIL) * dy.stride + c, t < to && t + TAIL < hi ? n : 0);
             }
-            hh_store_pack(dx.p + t * dx.stride + c, out, n);
 #pragma unroll
-            for (int j = 0; j < TAIL; j++)
+            for (int k = 0; k < CHUNK; k++) {
+                if (first + k >= to) break;
+                float out[V];
+                move_window(in, next_in[k]);
+                move_window(grad, next_grad[k]);
 #pragma unroll
-                for (int i = 0; i < V; i++) grad[j][i] = grad[j + 1][i];
+                for (int i = 0; i < V; i++) {
+                    out[i] = 0;
+#pragma unroll
+                    for (int j = 0; j < W; j++) {
+                        out[i] += taps[i][j] * grad[TAIL - j][i]; /* B1 */
+                        dw[i][j] += grad[0][i] * in[j][i];        /* B2 */
+                    }
+                }
+                hh_store_pack(dx.p + (first + k) * dx.stride + c, out, n);
+            }
         }
     }
 #pragma unroll

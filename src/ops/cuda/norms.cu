@@ -12,7 +12,7 @@ extern "C" {
         if ((teams).packs == 1) {                                                                                      \
             constexpr int V = 8, K = 1;                                                                                \
             __VA_ARGS__;                                                                                               \
-        } else if ((teams).packs == 2 || (teams).packs == 4) {                                                         \
+        } else if ((teams).packs > 1) {                                                                                \
             constexpr int V = 8, K = 4;                                                                                \
             __VA_ARGS__;                                                                                               \
         } else {                                                                                                       \

@@ -26,6 +26,8 @@ extern "C" void hh_rope_table_cuda(hh_backend *be, hh_tensor cos_, hh_tensor sin
                    hh_view_of<float>(sin_), freq, factor, spans, n_spans, rows, half);
 }
 
+#define AHEAD 3 /* heads that a thread reads at once */
+
 /* A thread turns V pairs of the heads of its slice (gridDim.y slices): sine and cosine are read once for all of them. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
@@ -36,19 +38,31 @@ static __global__ void __launch_bounds__(HH_CUDA_BLOCK)
     float c[V], s[V];
     hh_load_pack(c, cos_.p + at.row * cos_.stride + at.column, at.n);
     hh_load_pack(s, sin_.p + at.row * sin_.stride + at.column, at.n);
-    for (int h = blockIdx.y; h < heads; h += gridDim.y) {
-        T *u = x.p + at.row * x.stride + h * 2 * half + at.column, *v = u + half;
-        float a[V], b[V];
-        hh_load_pack(a, (const T *)u, at.n);
-        hh_load_pack(b, (const T *)v, at.n);
+    T *row = x.p + at.row * x.stride + at.column;
+    for (int first = blockIdx.y; first < heads; first += AHEAD * gridDim.y) {
+        hh_pack<V, T> p[AHEAD], q[AHEAD];
 #pragma unroll
-        for (int i = 0; i < V; i++) { /* F2, B1 */
-            const float p = a[i], q = b[i], sine = sign * s[i];
-            a[i] = p * c[i] - q * sine;
-            b[i] = q * c[i] + p * sine;
+        for (int j = 0; j < AHEAD; j++) {
+            const int h = first + j * gridDim.y, n = h < heads ? at.n : 0;
+            p[j] = hh_read_pack<V>((const T *)row + h * 2 * half, n);
+            q[j] = hh_read_pack<V>((const T *)row + h * 2 * half + half, n);
         }
-        hh_store_pack(u, a, at.n);
-        hh_store_pack(v, b, at.n);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            const int h = first + j * gridDim.y;
+            float a[V], b[V];
+            if (h >= heads) break;
+            hh_unpack(a, p[j]);
+            hh_unpack(b, q[j]);
+#pragma unroll
+            for (int i = 0; i < V; i++) { /* F2, B1 */
+                const float u = a[i], v = b[i], sine = sign * s[i];
+                a[i] = u * c[i] - v * sine;
+                b[i] = v * c[i] + u * sine;
+            }
+            hh_store_pack(row + h * 2 * half, a, at.n);
+            hh_store_pack(row + h * 2 * half + half, b, at.n);
+        }
     }
 }
 

@@ -238,7 +238,7 @@ static inline hh_teams hh_teams_for(int64_t n, bool packed, int warp_packs) {
     } else {
         while (t.lanes < 32 && t.lanes < vectors) t.lanes *= 2;
     }
-    while ((int64_t)t.lanes * t.packs < vectors) t.packs *= 2;
+    while ((int64_t)t.lanes * t.packs < vectors) t.packs += t.packs < 4 ? 1 : 4;
     if (!packed || t.packs > 8) t.packs = 0;
     return t;
 }
@@ -251,6 +251,9 @@ static inline hh_teams hh_teams_for(int64_t n, bool packed, int warp_packs) {
             __VA_ARGS__;                                                                                               \
         } else if ((teams).packs == 2) {                                                                               \
             constexpr int V = 8, K = 2;                                                                                \
+            __VA_ARGS__;                                                                                               \
+        } else if ((teams).packs == 3) {                                                                               \
+            constexpr int V = 8, K = 3;                                                                                \
             __VA_ARGS__;                                                                                               \
         } else if ((teams).packs == 4) {                                                                               \
             constexpr int V = 8, K = 4;                                                                                \
