@@ -118,8 +118,11 @@ static bool backward_mixer(hh_run *r, const hh_batch *b, int64_t layer, const hh
         op->headnorm_bwd(be, d_mixed, dl->gamma, d_weight, d_heads, a->mixed, l->gamma, a->head_weight, a->head_rstd);
         if (d_weight.rank) op->head_weight_bwd(be, hh_part_columns(l, d_wide, HH_HEAD_GATE), d_weight, a->head_weight);
     }
-    if (l->n_fa) backward_fa(r, b, layer, a, d_wide, hh_heads_of(d_mixed, 0, l->n_fa), dl);
+    hh_run_branch(r, l, HH_BRANCH_SIDE);
     if (l->n_gdn) backward_gdn(r, b, layer, a, d_wide, hh_heads_of(d_mixed, l->n_fa, c->n_heads), dl);
+    hh_run_branch(r, l, HH_BRANCH_MAIN);
+    if (l->n_fa) backward_fa(r, b, layer, a, d_wide, hh_heads_of(d_mixed, 0, l->n_fa), dl);
+    hh_run_branch(r, l, HH_BRANCH_NONE);
     if (g) {
         op->rmsnorm_fwd(be, norm, HH_NONE, x, l->norm1, c->norm_eps);
         op->linear_bwd_weight(be, &dl->in, d_wide, norm);

@@ -117,8 +117,11 @@ static void forward_mixer(hh_run *r, const hh_batch *b, int64_t layer, const hh_
     op->rmsnorm_fwd(be, norm, a->rstd1, x, l->norm1, c->norm_eps);
     op->linear_fwd(be, a->wide, norm, &l->in, false);
     hh_run_look(r, "input projections", layer, a->wide);
-    if (l->n_fa) forward_fa(r, b, layer, a);
+    hh_run_branch(r, l, HH_BRANCH_SIDE);
     if (l->n_gdn) forward_gdn(r, b, layer, a);
+    hh_run_branch(r, l, HH_BRANCH_MAIN);
+    if (l->n_fa) forward_fa(r, b, layer, a);
+    hh_run_branch(r, l, HH_BRANCH_NONE);
     if (a->head_weight.rank) op->head_weight_fwd(be, a->head_weight, hh_part_columns(l, a->wide, HH_HEAD_GATE));
     if (!l->dense && c->fusion != HH_FUSION_NONE)
         op->headnorm_fwd(be, a->heads, a->head_rstd, a->mixed, l->gamma, a->head_weight, c->norm_eps);

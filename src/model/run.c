@@ -323,6 +323,10 @@ static void report_nonfinite(hh_run *r, const char *op, int64_t layer, hh_tensor
             (long long)layer, (long long)column, (long long)row, (double)value);
 }
 
+void hh_run_branch(hh_run *r, const hh_layer *l, hh_branch b) {
+    if (l->n_fa && l->n_gdn && !r->check_nan) hh_backend_branch(r->be, b); /* who looks at results waits for them */
+}
+
 void hh_run_look(hh_run *r, const char *op, int64_t layer, hh_tensor t) {
     int64_t at;
     if (!r->check_nan || r->fault.code != HH_OK || !t.rank) return;

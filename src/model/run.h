@@ -59,6 +59,9 @@ hh_act hh_act_rows(const hh_act *a, int64_t n);
 void hh_run_begin(hh_run *r, const hh_batch *b);
 /* Looks t through when HYDRAHEAD_CHECK=nan is set; remembers the first fault. */
 void hh_run_look(hh_run *r, const char *op, int64_t layer, hh_tensor t);
+/* Begins, changes and ends the branches of a layer with both kinds of heads: GDN first, beside it full attention. Nothing for
+ * other layers. */
+void hh_run_branch(hh_run *r, const hh_layer *l, hh_branch b);
 /* Calls the tap, if somebody listens. */
 void hh_run_announce(hh_run *r, const hh_tap *tap, hh_point point, int64_t layer, hh_tensor t);
 

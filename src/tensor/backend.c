@@ -16,3 +16,7 @@ bool hh_backend_record_end(hh_backend *be) {
 void hh_backend_record_drop(hh_backend *be, const void *owner) {
     if (be->record_drop) be->record_drop(be, owner);
 }
+
+void hh_backend_branch(hh_backend *be, hh_branch b) {
+    if (be->branch) be->branch(be, b);
+}

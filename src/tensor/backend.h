@@ -42,6 +42,16 @@ typedef hh_code hh_backend_sync_fn(hh_backend *be, hh_error *err);
 typedef void hh_backend_record_begin_fn(hh_backend *be, const void *owner, uint64_t key);
 typedef bool hh_backend_record_end_fn(hh_backend *be);
 typedef void hh_backend_record_drop_fn(hh_backend *be, const void *owner);
+/* Branches: ops called in HH_BRANCH_SIDE may run beside those called in HH_BRANCH_MAIN behind it, on a backend that can;
+ * HH_BRANCH_NONE joins them. Neither writes what the other reads or writes, and neither takes matrix products.
+ *
+ *     hh_backend_branch(be, HH_BRANCH_SIDE);
+ *     ... op calls ...
+ *     hh_backend_branch(be, HH_BRANCH_MAIN);
+ *     ... op calls ...
+ *     hh_backend_branch(be, HH_BRANCH_NONE); */
+typedef enum hh_branch { HH_BRANCH_NONE, HH_BRANCH_SIDE, HH_BRANCH_MAIN } hh_branch;
+typedef void hh_backend_branch_fn(hh_backend *be, hh_branch b);
 /* Bytes that arenas may still have, and all that there are. */
 typedef void hh_backend_memory_fn(hh_backend *be, size_t *free_bytes, size_t *all);
 typedef void hh_backend_close_fn(hh_backend *be);
@@ -71,6 +81,7 @@ struct hh_backend {
     hh_backend_record_begin_fn *record_begin; /* NULL: this backend does not record */
     hh_backend_record_end_fn *record_end;
     hh_backend_record_drop_fn *record_drop;
+    hh_backend_branch_fn *branch; /* NULL: ops run one behind another */
     hh_backend_close_fn *close;
 };
 
@@ -84,5 +95,6 @@ void hh_backend_close(hh_backend *be);
 void hh_backend_record_begin(hh_backend *be, const void *owner, uint64_t key);
 bool hh_backend_record_end(hh_backend *be);
 void hh_backend_record_drop(hh_backend *be, const void *owner);
+void hh_backend_branch(hh_backend *be, hh_branch b);
 
 #endif

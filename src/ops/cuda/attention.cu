@@ -128,7 +128,11 @@ static void run_tiles(work *w, tiles_fn *f) {
             if (bytes > left) break;
             left -= bytes;
         }
-        HH_ASSERT(g1 > g0);
+        if (g1 == g0) {
+            hh_cuda_fault(w->be, "attention",
+                          "a cache of this type and length does not fit into scratch; a bf16 one needs none");
+            break;
+        }
         hh_attention_args a = w->a;
         list_heads(w, &a, g0, g1, INT32_MAX);
         fit_kv(w, g0, g1);

@@ -19,6 +19,11 @@ struct hh_cuda_recording {
     cudaGraphExec_t graph;
 };
 
+/* Off until it has run on a card. */
+#ifndef HH_CUDA_BRANCHES
+#define HH_CUDA_BRANCHES 0
+#endif
+
 #define SPARE_LIST_BYTES ((size_t)64 << 10) /* of a recording, beside what its first time took */
 
 static hh_code fail_cuda(hh_error *err, hh_code code, const char *what, cudaError_t e) {
@@ -55,9 +60,14 @@ void hh_cuda_tell_launch(const void *kernel) {
     if (cudaFuncGetName(&name, kernel) == cudaSuccess) hh_cuda_on_launch(name);
 }
 
+static cudaError_t wait_for_all(const hh_cuda *c) {
+    cudaError_t e = cudaStreamSynchronize(c->main);
+    return e == cudaSuccess && c->branch ? cudaStreamSynchronize(c->side) : e;
+}
+
 static hh_code sync(hh_backend *be, hh_error *err) {
     hh_cuda *c = hh_cuda_of(be);
-    cudaError_t e = cudaStreamSynchronize(c->stream);
+    cudaError_t e = wait_for_all(c);
     if (c->fault.code == HH_OK && e != cudaSuccess)
         hh_fail(&c->fault, HH_EUNSUPPORTED,
                 "CUDA: %s, in one of the operations up to '%s'; run again with HYDRAHEAD_CHECK=cuda to find it",
@@ -195,7 +205,7 @@ void *hh_cuda_list_bytes(hh_backend *be, const void *list, size_t bytes) {
         return l->device; /* nobody will read it */
     }
     if (l->used + room > l->size) {
-        hh_cuda_end(be, cudaStreamSynchronize(c->stream)); /* the ring's readers are done */
+        hh_cuda_end(be, wait_for_all(c)); /* the ring's readers are done */
         l->used = 0;
         memset(l->recent, 0, sizeof l->recent);
     }
@@ -209,6 +219,39 @@ void *hh_cuda_list_bytes(hh_backend *be, const void *list, size_t bytes) {
     if (hh_cuda_begin(be, "copy of a list", NULL, 0))
         hh_cuda_end(be, cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, c->stream));
     return device;
+}
+
+/* -- branches -- */
+
+/* What is called in `later` from now on runs behind all that was called in `earlier`. */
+static void order_streams(hh_backend *be, cudaStream_t earlier, cudaStream_t later) {
+    hh_cuda *c = hh_cuda_of(be);
+    if (!hh_cuda_begin(be, "a branch", NULL, 0)) return;
+    cudaError_t e = cudaEventRecord(c->parted, earlier);
+    hh_cuda_end(be, e == cudaSuccess ? cudaStreamWaitEvent(later, c->parted, 0) : e);
+}
+
+static void branch(hh_backend *be, hh_branch b) {
+    hh_cuda *c = hh_cuda_of(be);
+    if (c->check) return; /* every op is waited for */
+    HH_ASSERT(b == HH_BRANCH_NONE ? c->branch == HH_BRANCH_MAIN : c->branch + 1 == b);
+    c->branch = b;
+    if (b == HH_BRANCH_NONE) {
+        order_streams(be, c->side, c->main);
+        be->scratch = c->whole_scratch;
+        return;
+    }
+    if (b == HH_BRANCH_SIDE) {
+        order_streams(be, c->main, c->side);
+        c->whole_scratch = be->scratch;
+    }
+    const size_t half = c->whole_scratch.size / 2 / 256 * 256;
+    be->scratch.base = c->whole_scratch.base + (b == HH_BRANCH_SIDE ? half : 0);
+    be->scratch.size = half;
+    hh_arena_reset(&be->scratch, 0);
+    c->stream = b == HH_BRANCH_SIDE ? c->side : c->main;
+    memset(c->ring.recent, 0,
+           sizeof c->ring.recent); /* a list that was copied in one stream may not be there for the other */
 }
 
 /* -- recordings -- */
@@ -331,18 +374,20 @@ static void fill_table(hh_ops *ops) {
 
 static void close_cuda(hh_backend *be) {
     hh_cuda *c = hh_cuda_of(be);
-    if (c->stream) cudaStreamSynchronize(c->stream);
+    if (c->main) wait_for_all(c);
     while (c->recordings) {
         hh_cuda_recording *r = c->recordings;
         c->recordings = r->next;
         free_recording(r);
     }
-    if (c->stream && be->scratch.base) release_arena(be, &be->scratch);
+    if (c->main && be->scratch.base) release_arena(be, &be->scratch);
     release_lists(&c->ring);
     hh_cuda_products_release(c);
     if (c->workspace) cudaFree(c->workspace);
     if (c->lt) cublasLtDestroy(c->lt);
-    if (c->stream) cudaStreamDestroy(c->stream);
+    if (c->parted) cudaEventDestroy(c->parted);
+    if (c->side) cudaStreamDestroy(c->side);
+    if (c->main) cudaStreamDestroy(c->main);
     hh_free(c);
 }
 
@@ -374,7 +419,12 @@ static hh_code choose_device(hh_cuda *c, int device, hh_error *err) {
 
 static hh_code open_parts(hh_cuda *c, hh_error *err) {
     hh_backend *be = &c->backend;
-    cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    int lowest = 0, highest = 0;
+    cudaError_t e = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+    if (e == cudaSuccess) e = cudaStreamCreateWithPriority(&c->main, cudaStreamNonBlocking, lowest);
+    if (e == cudaSuccess) e = cudaStreamCreateWithPriority(&c->side, cudaStreamNonBlocking, highest);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->parted, cudaEventDisableTiming);
+    c->stream = c->main;
     if (e == cudaSuccess) e = cudaMalloc(&c->workspace, HH_CUDA_WORKSPACE_BYTES);
     if (e != cudaSuccess) return fail_cuda(err, HH_ENOMEM, "no stream or workspace", e);
     if (cublasLtCreate(&c->lt) != CUBLAS_STATUS_SUCCESS)
@@ -417,6 +467,7 @@ extern "C" hh_code hh_cuda_open(hh_backend **out, int device, hh_precision preci
     be->record_begin = record_begin;
     be->record_end = record_end;
     be->record_drop = record_drop;
+    if (HH_CUDA_BRANCHES) be->branch = branch;
     be->close = close_cuda;
     c->lists = &c->ring;
     c->check = hh_env_get()->check_cuda;

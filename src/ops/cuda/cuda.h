@@ -2,7 +2,8 @@
  *
  * An op's function does three things: assert its shapes, hand its host lists to hh_cuda_list, and launch with
  * hh_cuda_launch (or a product of products.h). Nothing else reaches the stream, so that recording and error messages
- * work for all. One stream orders everything; ops never wait for it. Sums are taken in a fixed order: no float atomics.
+ * work for all. One stream orders everything but branches, which have two; ops never wait for it. Sums are taken in a
+ * fixed order: no float atomics.
  */
 #ifndef HH_OPS_CUDA_CUDA_H
 #define HH_OPS_CUDA_CUDA_H
@@ -49,7 +50,11 @@ typedef struct hh_cuda {
     int device, n_sms, arch; /* arch: 90 for compute capability 9.0 */
     size_t shared_bytes;     /* shared memory that one block may have */
     size_t l2_bytes;
-    cudaStream_t stream;
+    cudaStream_t stream; /* of the branch that ops are called in */
+    cudaStream_t main, side;
+    cudaEvent_t parted; /* what one of them waits for in the other */
+    hh_branch branch;
+    hh_arena whole_scratch; /* of which each branch has a half */
     cublasLtHandle_t lt;
     void *workspace; /* HH_CUDA_WORKSPACE_BYTES, for cuBLASLt */
     void *products;  /* products.cu: plans chosen so far */

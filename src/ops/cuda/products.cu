@@ -162,6 +162,7 @@ void hh_cuda_product(hh_backend *be, const char *op, hh_tensor d, hh_tensor a, b
                      bool b_turned, const void *bias, bool add) {
     int64_t a_cols = hh_tensor_row_count(a), b_cols = hh_tensor_row_count(b);
     int64_t m = a_turned ? a_cols : a.dim[0], n = b_turned ? b.dim[0] : b_cols, k = a_turned ? a.dim[0] : a_cols;
+    HH_ASSERT(!hh_cuda_of(be)->branch); /* there is one workspace */
     HH_ASSERT(a.dtype == b.dtype && (a.dtype == HH_DTYPE_BF16 || a.dtype == HH_DTYPE_F32));
     HH_ASSERT(d.dtype == a.dtype || d.dtype == HH_DTYPE_F32);
     HH_ASSERT((b_turned ? b_cols : b.dim[0]) == k && d.dim[0] == m && hh_tensor_row_count(d) == n);
