@@ -231,6 +231,12 @@ static void order_streams(hh_backend *be, cudaStream_t earlier, cudaStream_t lat
     hh_cuda_end(be, e == cudaSuccess ? cudaStreamWaitEvent(later, c->parted, 0) : e);
 }
 
+/* What was copied in the side's stream may not be there yet for the other; what was before it is there for both. */
+static void forget_lists_since(hh_cuda_lists *l, unsigned first) {
+    if (l->next_recent - first > HH_CUDA_RECENT_LISTS) first = l->next_recent - HH_CUDA_RECENT_LISTS;
+    for (unsigned i = first; i != l->next_recent; i++) l->recent[i % HH_CUDA_RECENT_LISTS].bytes = 0;
+}
+
 static void branch(hh_backend *be, hh_branch b) {
     hh_cuda *c = hh_cuda_of(be);
     if (c->check) return; /* every op is waited for */
@@ -244,14 +250,15 @@ static void branch(hh_backend *be, hh_branch b) {
     if (b == HH_BRANCH_SIDE) {
         order_streams(be, c->main, c->side);
         c->whole_scratch = be->scratch;
+        c->lists_before = c->ring.next_recent;
+    } else {
+        forget_lists_since(&c->ring, c->lists_before);
     }
     const size_t half = c->whole_scratch.size / 2 / 256 * 256;
     be->scratch.base = c->whole_scratch.base + (b == HH_BRANCH_SIDE ? half : 0);
     be->scratch.size = half;
     hh_arena_reset(&be->scratch, 0);
     c->stream = b == HH_BRANCH_SIDE ? c->side : c->main;
-    memset(c->ring.recent, 0,
-           sizeof c->ring.recent); /* a list that was copied in one stream may not be there for the other */
 }
 
 /* -- recordings -- */

@@ -55,6 +55,7 @@ typedef struct hh_cuda {
     cudaEvent_t parted; /* what one of them waits for in the other */
     hh_branch branch;
     hh_arena whole_scratch; /* of which each branch has a half */
+    unsigned lists_before;  /* of the ring, when the side began */
     cublasLtHandle_t lt;
     void *workspace; /* HH_CUDA_WORKSPACE_BYTES, for cuBLASLt */
     void *products;  /* products.cu: plans chosen so far */
