@@ -336,7 +336,8 @@ static bool record_end(hh_backend *be) {
             make_room(r);
             return true;
         }
-        if (e == cudaSuccess) e = cudaGraphInstantiate(&r->graph, graph, 0);
+        /* else all kernels have the priority of the stream that the graph is launched in: branches would be equal */
+        if (e == cudaSuccess) e = cudaGraphInstantiate(&r->graph, graph, cudaGraphInstantiateFlagUseNodePriority);
         if (graph) cudaGraphDestroy(graph);
         r->hash = c->hash;
         r->list_bytes = r->lists.used;
