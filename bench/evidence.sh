@@ -7,9 +7,10 @@
 #          or `ablations`: 15 hybrids after 10 M tokens each, in OUT/ablations, every group trained while the one before is measured
 #
 # Settings: DEVICE (cuda), TOKENS (50e6), ALIGN_TOKENS (a sixth of them), STRETCH_TOKENS (0) of further distilling at STRETCH_LENGTHS, EXTEND_TOKENS (0) at
-# EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR, ALIGN_LR, STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models
-# measured at once), SAMPLES (64), LONG_SAMPLES (32), ANYWHERE (every sample's text of its own), SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all),
-# HYDRAHEAD (build-cuda/hydrahead).
+# EXTEND_LENGTHS with EXTEND_NEEDLES (NEEDLE_SHARE) of needle documents, BATCH, LENGTHS, NEEDLE_SHARE (0.2), NEEDLE_FORMS (all), LR, ALIGN_LR,
+# STEPS_ONLY=train|eval, MEASURES (ruler choice perplexity), LANES (1: models measured at once), SAMPLES (64), LONG_SAMPLES (32), ANYWHERE (set: every sample
+# has a text of its own), SHORT (lengths with SAMPLES), LONG (lengths with LONG_SAMPLES, spaces between), CHOICE_LIMIT (0: all), HYDRAHEAD
+# (build-cuda/hydrahead).
 set -euo pipefail
 shopt -s inherit_errexit
 model=$1 data=$2 out=$3

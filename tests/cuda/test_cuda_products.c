@@ -68,8 +68,8 @@ static void any_shape_is_what_the_cpu_computes(void **unused) {
         one_shape(67, 100, 52, dtype, 4, true);
         one_shape(33, 35, 17, dtype, 3, false);
         one_shape(19, at_most(2048, 128), 129, dtype, 0, true);
-        one_shape(1, 1, 5, dtype, 0,
-                  true); /* of one number alone the error may be as large as itself: its terms cancel */
+        /* Not of one number alone: where its terms cancel, the error is as large as the number. */
+        one_shape(1, 1, 5, dtype, 0, true);
         one_shape(5, 1, 1, dtype, 0, true);
     }
     twin_close();

@@ -75,7 +75,9 @@ static void take_count(const char *name, int64_t n) {
     if (!strcmp(name, "n_spans")) watch.n_spans = n;
 }
 
-static void take_nothing(const char *name, ...) { (void)name; }
+static void take_nothing(const char *name, ...) {
+    (void)name;
+}
 
 static void begin_op(const char *op) {
     watch.inside = true;
