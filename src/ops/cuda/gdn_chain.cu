@@ -1,6 +1,6 @@
 /* Gated DeltaNet's chunks one after another for few heads and spans, where the time is the latency of the chain
  * K S -> R -> Bm R -> K^T V^ -> S. Blocks of sixteen columns, so that all multiprocessors have one; each has four warps on
- * the chain, four that compute the output behind it, and one that sends for inputs. Blocks of a head form clusters whose
+ * the chain, four (or twice four, by turns) that compute the output behind it, and one that sends for inputs. Blocks of a head form clusters whose
  * members each fetch a part of what was prepared for all of them: alone they would ask the L2 cache for more than it can
  * give. The copies are of whole lines: rows of 256 bytes to padded places took 2.4 times as long. */
 #include "ops/cuda/cluster.cuh"
@@ -10,12 +10,18 @@
 #define STAGES  3
 #define BEHIND  2 /* chunks whose v is on its way */
 
+/* Fours of warps that compute the output, a chunk in turn each: 1 or 2. */
+#ifndef HH_GDN_OUTPUTS
+#define HH_GDN_OUTPUTS 1
+#endif
+#define THREADS (32 * (4 + 4 * HH_GDN_OUTPUTS + 1))
+
 template <int D> struct chain_shared {
     hh_gdn_prepared<D> stage[STAGES];
     uint4 S[2][D / 16][32], V[2][4][32]; /* fragments of S^T and V^^T, of this chunk and the one before */
     uint4 R[4][32], decayed[4][32];
     hh_bf16 v[4][BEHIND + 1][16 * HH_GDN_STRIDE(16)]; /* of every warp of the chain */
-    hh_bf16 turn[4][16 * HH_GDN_STRIDE(16)];
+    hh_bf16 turn[4 * HH_GDN_OUTPUTS][16 * HH_GDN_STRIDE(16)];
     uint64_t full[STAGES], empty[STAGES];
 };
 
@@ -211,18 +217,21 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
         if (state) hh_gdn_store_state(state, S[i], D, 16 * (OWN * w + i), p.column);
 }
 
-/* The four warps of the output, sixteen tokens each; they also store the states at chunks' starts. */
+/* Four warps of the output, sixteen tokens each; they also store the states at chunks' starts. Four number `turn` has
+ * every HH_GDN_OUTPUTS-th chunk, from that one on. */
 template <int D>
-static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_gdn_io &io, const chain_place &p,
-                                                  int w) {
-    constexpr int OWN = D / 64;
+static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_gdn_io &io, const chain_place &p, int w,
+                                                  int turn) {
+    constexpr int OWN = D / 64, EVERY = HH_GDN_OUTPUTS;
     typedef chain_tile<D> tile;
     chain_walk<D> walk = start_walk<D>(sh, w);
-    hh_bf16 *o = (hh_bf16 *)io.o + (p.lo + 16 * w) * io.o_stride + p.h * D + p.column;
-    hh_bf16 *saved = (hh_bf16 *)io.saved + p.n_before * io.saved_stride + p.h * D * D + p.column;
-    int64_t left = p.end - p.lo - 16 * w;
+    hh_bf16 *o = (hh_bf16 *)io.o + (p.lo + turn * HH_GDN_CHUNK + 16 * w) * io.o_stride + p.h * D + p.column;
+    hh_bf16 *saved = (hh_bf16 *)io.saved + (p.n_before + turn) * io.saved_stride + p.h * D * D + p.column;
+    hh_bf16 *corner = sh.turn[4 * turn + w];
+    int64_t left = p.end - p.lo - turn * HH_GDN_CHUNK - 16 * w;
     const int n_chunks = (int)p.n_chunks;
-    for (int chunk = 0; chunk < n_chunks; chunk++, step_walk<D>(&walk)) {
+    for (int i = 0; i < turn; i++) step_walk<D>(&walk);
+    for (int chunk = turn; chunk < n_chunks; chunk += EVERY) {
         const int odd = chunk & 1;
         const hh_gdn_prepared<D> &x = sh.stage[walk.at];
         uint32_t a[4], S_in[D / 16][4], b[D / 16][4], P[4][4];
@@ -249,18 +258,20 @@ static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_
         for (int i = 0; i < OWN; i++) take<true>(own[i], sh.S[odd][OWN * w + i]);
         if (chunk + 2 < n_chunks) hh_barrier_arrive(READ + odd, 256);
         hh_pack_fragment(a, acc);
-        hh_gdn_store_rows(o, io.o_stride, left, sh.turn[w], a);
-        o += HH_GDN_CHUNK * io.o_stride, left -= HH_GDN_CHUNK;
+        hh_gdn_store_rows(o, io.o_stride, left, corner, a);
+        o += EVERY * HH_GDN_CHUNK * io.o_stride, left -= EVERY * HH_GDN_CHUNK;
+#pragma unroll
+        for (int i = 0; i < EVERY; i++) step_walk<D>(&walk);
         if (!io.saved) continue;
 #pragma unroll
-        for (int i = 0; i < OWN; i++) hh_gdn_store_rows(saved + 16 * (OWN * w + i) * D, D, 16, sh.turn[w], own[i]);
-        saved += io.saved_stride;
+        for (int i = 0; i < OWN; i++) hh_gdn_store_rows(saved + 16 * (OWN * w + i) * D, D, 16, corner, own[i]);
+        saved += EVERY * io.saved_stride;
     }
 }
 
 /* A block has sixteen columns of one head's state in one span. Shared memory: 120 KB for D = 64, 175 KB for D = 128. */
 template <int D>
-static __global__ void HH_CLUSTER(CLUSTER) __launch_bounds__(288, 1)
+static __global__ void HH_CLUSTER(CLUSTER) __launch_bounds__(THREADS, 1)
     gdn_fwd_chain_kernel(hh_gdn_io io, const hh_gdn_prepared<D> *from) {
     extern __shared__ __align__(128) unsigned char shared[];
     chain_shared<D> &sh = *(chain_shared<D> *)shared;
@@ -283,8 +294,8 @@ static __global__ void HH_CLUSTER(CLUSTER) __launch_bounds__(288, 1)
     hh_cluster_sync();
     if (warp < 4)
         run_chain<D>(sh, io, p, warp);
-    else if (warp < 8)
-        run_output<D>(sh, io, p, warp - 4);
+    else if (warp < 4 + 4 * HH_GDN_OUTPUTS)
+        run_output<D>(sh, io, p, warp & 3, HH_GDN_OUTPUTS == 1 ? 0 : warp / 4 - 1);
     else
         fetch<D>(sh, io, p, from);
     __syncwarp();
@@ -293,7 +304,7 @@ static __global__ void HH_CLUSTER(CLUSTER) __launch_bounds__(288, 1)
 
 template <int D> static void launch(hh_backend *be, const hh_gdn_io *io, const void *from) {
     const dim3 grid((unsigned)(io->n_spans * (D / 16)), (unsigned)io->n_heads);
-    hh_cuda_launch(be, "gdn_fwd", gdn_fwd_chain_kernel<D>, grid, dim3(288), sizeof(chain_shared<D>), *io,
+    hh_cuda_launch(be, "gdn_fwd", gdn_fwd_chain_kernel<D>, grid, dim3(THREADS), sizeof(chain_shared<D>), *io,
                    (const hh_gdn_prepared<D> *)from);
 }
 
