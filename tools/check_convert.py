@@ -6,7 +6,7 @@ promises, and gives the same logits.
 REFERENCE_DIR holds hydrahead_ref.py; HYDRAHEAD is the program (build/hydrahead). The hybrid's own draws (w_a, w_b, A, dt) are taken as they
 are and their distributions checked; everything else must equal what the reference's migrate() makes of the teacher.
 """
-import math, os, subprocess, sys, tempfile
+import os, subprocess, sys, tempfile
 import numpy as np
 import torch
 

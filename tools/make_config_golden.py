@@ -5,7 +5,6 @@ Each case has the configuration as an older transformers wrote it ("written4": r
 one writes it ("written5": rope_parameters, dtype), and inv_freq with the factor on cos and sin.
 """
 import json, os, tempfile
-import torch
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding

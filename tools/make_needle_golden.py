@@ -6,7 +6,7 @@
 Three things are put in the place of what the generator imports: the tokenizer, nltk's sentence splitter (the rule of src/data/haystack.h),
 and the essays (the shipped excerpt models/nano/text_valid.txt.gz). Word lists are wonderwords' own (src/data/words).
 """
-import gzip, hashlib, json, os, re, shutil, subprocess, sys, tempfile
+import gzip, json, os, shutil, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STUBS = {

@@ -1,7 +1,5 @@
 """Hugging Face `tokenizers` objects of the models that hydrahead is compared with, and texts that are hard to tokenize."""
 import base64
-import json
-import random
 import struct
 import unicodedata
 

@@ -1,7 +1,6 @@
 """The KL and cross-entropy heads in torch, compiled, over chunks of tokens: the CSV lines of bench_loss.
 
 Weights are bf16 and their gradients are summed in float32, as hydrahead's are."""
-import sys
 import torch
 import torch.nn.functional as F
 
