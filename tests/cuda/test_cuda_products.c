@@ -68,9 +68,12 @@ static void any_shape_is_what_the_cpu_computes(void **unused) {
         one_shape(67, 100, 52, dtype, 4, true);
         one_shape(33, 35, 17, dtype, 3, false);
         one_shape(19, at_most(2048, 128), 129, dtype, 0, true);
-        /* Not of one number alone: where its terms cancel, the error is as large as the number. */
-        one_shape(1, 1, 5, dtype, 0, true);
-        one_shape(5, 1, 1, dtype, 0, true);
+        /* Of one number alone the error is as large as the number where its terms cancel, as they do in what quick draws. */
+        if (!quick()) one_shape(1, 1, 1, dtype, 0, true);
+    }
+    for (int f32 = 0; f32 < 2; f32++) {
+        one_shape(1, 1, 5, f32 ? HH_DTYPE_F32 : HH_DTYPE_BF16, 0, true);
+        one_shape(5, 1, 1, f32 ? HH_DTYPE_F32 : HH_DTYPE_BF16, 0, true);
     }
     twin_close();
 }
