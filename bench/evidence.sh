@@ -69,6 +69,12 @@ conversion() {
     esac
 }
 
+# distil OUT TOKENS LENGTHS BATCH LR NAME=STUDENT...
+distil() {
+    say "$hh" train "${@:6}" --teacher "$model" --stage distill "${mixture[@]}" $(needles "$share") --length "$3" --batch "$4" --micro-tokens "${MICRO:-65536}" \
+        --tokens "$2" --lr "$5" --save-every "${SAVE_EVERY:-400}" --save-dtype bf16 $device --out "$1"
+}
+
 # The hybrid of each name, then all of them trained side by side: the same sequences, one forward of the teacher.
 make() {
     local name group=$out/$(IFS=+; echo "$*") hybrids=() aligned=() distilled=() stretched=()
@@ -81,11 +87,9 @@ make() {
     done
     say "$hh" train "${hybrids[@]}" --teacher "$model" --stage align "${mixture[@]}" $(needles "$share") --length "${ALIGN_LENGTHS:-512,1024}" --batch "${ALIGN_BATCH:-64}" \
         --micro-tokens "${MICRO:-65536}" --tokens "$align_tokens" --lr "${ALIGN_LR:-1e-3}" --save-every 0 $device --out "$group/align"
-    say "$hh" train "${aligned[@]}" --teacher "$model" --stage distill "${mixture[@]}" $(needles "$share") --length "${LENGTHS:-512,1024,2048}" --batch "${BATCH:-32}" \
-        --micro-tokens "${MICRO:-65536}" --tokens "$((tokens - align_tokens))" --lr "${LR:-1e-3}" --save-every "${SAVE_EVERY:-400}" --save-dtype bf16 $device --out "$group/distill"
+    distil "$group/distill" "$((tokens - align_tokens))" "${LENGTHS:-512,1024,2048}" "${BATCH:-32}" "${LR:-1e-3}" "${aligned[@]}"
     if [ "$stretch_tokens" != 0 ]; then
-        say "$hh" train "${distilled[@]}" --teacher "$model" --stage distill "${mixture[@]}" $(needles "$share") --length "${STRETCH_LENGTHS:-1024,2048,4096,8192}" --batch "${STRETCH_BATCH:-8}" \
-            --micro-tokens "${MICRO:-65536}" --tokens "$stretch_tokens" --lr "${STRETCH_LR:-3e-4}" --save-every "${SAVE_EVERY:-400}" --save-dtype bf16 $device --out "$group/stretch"
+        distil "$group/stretch" "$stretch_tokens" "${STRETCH_LENGTHS:-1024,2048,4096,8192}" "${STRETCH_BATCH:-8}" "${STRETCH_LR:-3e-4}" "${distilled[@]}"
         distilled=("${stretched[@]}")
     fi
     [ "$extend_tokens" != 0 ] || return 0
