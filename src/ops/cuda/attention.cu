@@ -130,7 +130,8 @@ static void run_tiles(work *w, tiles_fn *f) {
         }
         if (g1 == g0) {
             hh_cuda_fault(w->be, "attention",
-                          "a cache of this type and length does not fit into scratch; a bf16 one needs none");
+                          "what it has to copy, a cache that is not bf16 or rows that are not aligned, does not fit "
+                          "into scratch");
             break;
         }
         hh_attention_args a = w->a;

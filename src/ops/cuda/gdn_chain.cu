@@ -1,8 +1,9 @@
 /* Gated DeltaNet's chunks one after another for few heads and spans, where the time is the latency of the chain
  * K S -> R -> Bm R -> K^T V^ -> S. Blocks of sixteen columns, so that all multiprocessors have one; each has four warps on
- * the chain, four (or twice four, by turns) that compute the output behind it, and one that sends for inputs. Blocks of a head form clusters whose
- * members each fetch a part of what was prepared for all of them: alone they would ask the L2 cache for more than it can
- * give. The copies are of whole lines: rows of 256 bytes to padded places took 2.4 times as long. */
+ * the chain, four (or twice four, by turns) that compute the output behind it, and one that sends for inputs. Blocks of a
+ * head form clusters whose members each fetch a part of what was prepared for all of them: alone they would ask the L2
+ * cache for more than it can give. The copies are of whole lines: rows of 256 bytes to padded places took 2.4 times as
+ * long. */
 #include "ops/cuda/cluster.cuh"
 #include "ops/cuda/gdn_fwd.cuh"
 
@@ -57,10 +58,11 @@ template <bool OUTPUT> static __device__ __forceinline__ void take(uint32_t a[4]
 }
 
 /* This warp has read its last of a stage: every block of the cluster may send to it again. Lane r arrives at block r, for
- * the reads of all lanes, which __syncwarp puts before; `empty` there is complete when all eight warps of all blocks have
- * arrived, and behind it the lane that fetches refills its share in every block. racecheck takes an arrival for what the
- * arriving lane itself has done, and nothing else: it reports each refill of block r's share, hh_bulk_copy_all<true>,
- * beside the reads of all lanes but r, and no first fill. tools/sanitize_cuda.sh counts these reports apart. */
+ * the reads of all lanes, which __syncwarp puts before; `empty` there is complete when eight warps of every block have
+ * arrived, the chain's and those that have the chunk's output, and behind it the lane that fetches refills its share in
+ * every block. racecheck takes an arrival for what the arriving lane itself has done, and nothing else: it reports each
+ * refill of block r's share, hh_bulk_copy_all<true>, beside the reads of all lanes but r, and no first fill.
+ * tools/sanitize_cuda.sh counts these reports apart. */
 static __device__ __forceinline__ void release(uint64_t *empty) {
     __syncwarp();
     if ((threadIdx.x & 31) < CLUSTER) hh_mbarrier_arrive_at(empty, threadIdx.x & 31);
@@ -217,21 +219,21 @@ static __device__ __forceinline__ void run_chain(chain_shared<D> &sh, const hh_g
         if (state) hh_gdn_store_state(state, S[i], D, 16 * (OWN * w + i), p.column);
 }
 
-/* Four warps of the output, sixteen tokens each; they also store the states at chunks' starts. Four number `turn` has
- * every HH_GDN_OUTPUTS-th chunk, from that one on. */
+/* Four warps of the output, sixteen tokens each; they also store the states at chunks' starts. They have every
+ * HH_GDN_OUTPUTS-th chunk from `first` on. */
 template <int D>
 static __device__ __forceinline__ void run_output(chain_shared<D> &sh, const hh_gdn_io &io, const chain_place &p, int w,
-                                                  int turn) {
+                                                  int first) {
     constexpr int OWN = D / 64, EVERY = HH_GDN_OUTPUTS;
     typedef chain_tile<D> tile;
     chain_walk<D> walk = start_walk<D>(sh, w);
-    hh_bf16 *o = (hh_bf16 *)io.o + (p.lo + turn * HH_GDN_CHUNK + 16 * w) * io.o_stride + p.h * D + p.column;
-    hh_bf16 *saved = (hh_bf16 *)io.saved + (p.n_before + turn) * io.saved_stride + p.h * D * D + p.column;
-    hh_bf16 *corner = sh.turn[4 * turn + w];
-    int64_t left = p.end - p.lo - turn * HH_GDN_CHUNK - 16 * w;
+    hh_bf16 *o = (hh_bf16 *)io.o + (p.lo + first * HH_GDN_CHUNK + 16 * w) * io.o_stride + p.h * D + p.column;
+    hh_bf16 *saved = (hh_bf16 *)io.saved + (p.n_before + first) * io.saved_stride + p.h * D * D + p.column;
+    hh_bf16 *corner = sh.turn[4 * first + w];
+    int64_t left = p.end - p.lo - first * HH_GDN_CHUNK - 16 * w;
     const int n_chunks = (int)p.n_chunks;
-    for (int i = 0; i < turn; i++) step_walk<D>(&walk);
-    for (int chunk = turn; chunk < n_chunks; chunk += EVERY) {
+    for (int i = 0; i < first; i++) step_walk<D>(&walk);
+    for (int chunk = first; chunk < n_chunks; chunk += EVERY) {
         const int odd = chunk & 1;
         const hh_gdn_prepared<D> &x = sh.stage[walk.at];
         uint32_t a[4], S_in[D / 16][4], b[D / 16][4], P[4][4];
